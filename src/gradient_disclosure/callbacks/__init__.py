@@ -1,0 +1,1 @@
+"""Lightning callbacks: the in-run audit and what a resumable run needs."""

@@ -1,0 +1,1 @@
+"""Ways to train that are meant to disclose less."""

@@ -1,0 +1,1 @@
+"""The one training function and what it is made of."""

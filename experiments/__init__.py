@@ -1,0 +1,1 @@
+"""Commands: run one experiment or a sweep, compare runs."""

@@ -1,0 +1,108 @@
+"""From a composed Hydra config to the settings of a run; the only place that knows both."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from gradient_disclosure.defenses.undefended import Undefended
+from gradient_disclosure.pipeline.settings import MembershipSettings, ReconstructionSettings, RunSettings
+from gradient_disclosure.training.defense import AuditSettings
+from gradient_disclosure.training.recipe import TrainingRecipe
+
+IGNORED_IN_IDENTITY = ("logger", "report", "fresh", "epsilon", "preset")
+WITHOUT_INFLUENCE = {"data": ("root", "download"), "training": ("checkpoint_every_n_steps",)}
+
+
+def run_settings(config: DictConfig) -> RunSettings:
+    """Build everything a run needs.
+
+    Args:
+        config: composed from ``conf/``.
+
+    Returns:
+        The settings.
+
+    Raises:
+        DisclosureError: a combination that does not work, or data that are not there.
+    """
+    training, attack = config.training, config.attack
+    recipe = TrainingRecipe(
+        data=instantiate(config.data.loader),
+        network=instantiate(config.model.network),
+        optimizer=instantiate(training.optimizer),
+        defense=instantiate(config.defense) if "defense" in config else Undefended(),
+        audit=AuditSettings(instantiate(config.audit.damping), config.audit.membership_prior),
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        accelerator=training.accelerator,
+        checkpoint_every_n_steps=training.checkpoint_every_n_steps,
+    )
+    attacks = attack.reconstruction.attacks or {}
+    weights = attack.reconstruction.lpips_weights
+    reconstruction = ReconstructionSettings(
+        attacks=tuple(instantiate(each) for each in attacks.values() if each is not None),
+        examples=attack.reconstruction.examples,
+        early_epochs=attack.reconstruction.early_epochs,
+        working_ssim=attack.reconstruction.working_ssim,
+        lpips_weights=None if weights is None else Path(weights),
+    )
+    return RunSettings(
+        recipe=recipe,
+        seed=config.seed,
+        membership=MembershipSettings(attack.membership.shadow_models, attack.membership.bootstrap),
+        reconstruction=reconstruction,
+        description=description(config),
+    )
+
+
+def identity(config: DictConfig) -> dict[str, Any]:
+    """The part of a config that decides a run's numbers, resolved.
+
+    A top-level value that nothing interpolates (``epsilon`` without a defense that takes one) is not in it, so two jobs
+    of a sweep that differ in it alone are the same run.
+    """
+    resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    kept = {key: value for key, value in resolved.items() if key not in IGNORED_IN_IDENTITY}
+    for group, keys in WITHOUT_INFLUENCE.items():
+        kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
+    kept["data"]["loader"] = {k: v for k, v in kept["data"]["loader"].items() if k not in ("root", "download")}
+    return kept
+
+
+def is_used(config: DictConfig, name: str) -> bool:
+    """Whether anything in the config interpolates a top-level value."""
+    raw = OmegaConf.to_container(config, resolve=False)
+    return any(re.search(r"\$\{" + re.escape(name) + r"\}", text) for text in _texts(raw))
+
+
+def description(config: DictConfig) -> dict[str, Any]:
+    """What the report says of the settings; a value that is ignored is None."""
+    optimizer = config.training.optimizer
+    return {
+        "data": config.data.name,
+        "model": config.model.name,
+        "defense": OmegaConf.select(config, "defense._target_", default="none").rsplit(".", 1)[-1],
+        "batch_size": config.training.batch_size,
+        "epochs": config.training.epochs,
+        "optimizer": optimizer._target_.rsplit(".", 1)[-1],
+        "learning_rate": OmegaConf.select(optimizer, "lr"),
+        "epsilon": config.epsilon if is_used(config, "epsilon") else None,
+        "damping": config.audit.damping.value,
+        "damping_kind": config.audit.damping.kind,
+        "membership_prior": config.audit.membership_prior,
+        "shadow_models": config.attack.membership.shadow_models,
+        "seed": config.seed,
+    }
+
+
+def _texts(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        return [text for value in node.values() for text in _texts(value)]
+    if isinstance(node, list):
+        return [text for value in node for text in _texts(value)]
+    return [node] if isinstance(node, str) else []

@@ -1,0 +1,304 @@
+"""The in-run audit as a Lightning callback: works on any LightningModule, changes nothing unless a censor is given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from gradient_disclosure.defenses.gnq_censor import Censor, Decision, refuse_beyond_limit
+from gradient_disclosure.errors import DisclosureError, ExampleIdError, NonFiniteGradientError, UnsupportedTrainingError
+from gradient_disclosure.gram.engine import GradientGram, LossReduction
+from gradient_disclosure.ledger import DisclosureLedger, Exposure
+from gradient_disclosure.scores.bits import Sampling
+from gradient_disclosure.scores.clipping import GaussianMechanism
+from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness
+
+logger = logging.getLogger(__name__)
+
+ExampleIds = Callable[[Any], Tensor]
+
+
+@dataclass
+class StepStatistics:
+    """Sums over the audited steps of what is averaged at the end."""
+
+    steps: int = 0
+    damping: float = 0.0
+    relative_damping: float = 0.0
+    effective_rank: float = 0.0
+
+    def add(self, result: GnqResult) -> None:
+        """One step with at least one example."""
+        self.steps += 1
+        self.damping += result.damping
+        self.relative_damping += result.relative_damping
+        self.effective_rank += result.effective_rank
+
+    def means(self) -> dict[str, float]:
+        """Averages over the steps; empty before the first."""
+        if not self.steps:
+            return {}
+        return {name: getattr(self, name) / self.steps for name in ("damping", "relative_damping", "effective_rank")}
+
+
+class GradientUniqueness(Callback):
+    """Audits every training step: how far each example's gradient stands out from the others in its batch.
+
+    Without a censor, training is bitwise the same as without the callback.
+
+    Args:
+        damping: λ of the definition in units of the batch Gram, or a :class:`Damping` for a relative one. λ is the
+            variance the attacker is assumed to face in each coordinate of the SUM of the batch's gradients, up to a
+            factor 1/(1 − p); DP-SGD's real noise takes its place when ``mechanism`` is given.
+        example_ids: batch → (B,) integer data set indices, e.g. ``lambda batch: batch[2]``. Without it batch
+            statistics are logged and no ledger is kept.
+        loss_reduction: how the training loss reduces over the batch.
+        membership_prior: q, probability that an example of the pool is a member.
+        known_ids: size N of the pool if ids are 0 … N − 1; unknown ids are then errors.
+        exclude: patterns of parameter names left out of the Gram on purpose (coverage falls below 1).
+        censor: drop examples that would pass their budget, exactly, at the step at which they would.
+        mechanism: clipping and noise of DP-SGD; a callable is asked at the first step. Scores are then those of what
+            is released.
+        ledger: a ledger to go on with.
+
+    Example:
+        >>> audit = GradientUniqueness(damping=1e-2, example_ids=lambda batch: batch[2])
+        >>> len(audit.ledger)
+        0
+    """
+
+    def __init__(
+        self,
+        damping: float | Damping = 1e-2,
+        example_ids: ExampleIds | None = None,
+        *,
+        loss_reduction: LossReduction = "mean",
+        membership_prior: float = 0.5,
+        known_ids: int | None = None,
+        exclude: Sequence[str] = (),
+        censor: Censor | None = None,
+        mechanism: GaussianMechanism | Callable[[], GaussianMechanism] | None = None,
+    ) -> None:
+        if censor is not None and example_ids is None:
+            raise ValueError("a censor needs example_ids: it drops examples by their data set index")
+        if censor is not None and mechanism is not None:
+            raise UnsupportedTrainingError(
+                "a censor on top of DP-SGD has no accountant epsilon (whether one example is dropped depends on the "
+                "others), and is not offered. Use one of the two."
+            )
+        self.damping = damping if isinstance(damping, Damping) else Damping(damping)
+        self.example_ids = example_ids
+        self.loss_reduction = loss_reduction
+        self.membership_prior = membership_prior
+        self.exclude = tuple(exclude)
+        self.censor = censor
+        self.mechanism = mechanism
+        self.ledger = DisclosureLedger(known_ids=known_ids)
+        self.statistics = StepStatistics()
+        self.coverage: float | None = None
+        self._open: GradientGram | None = None
+        self._batch: Any = None
+        self._members = 0
+        self._verified = False
+
+    # ---------------------------------------------------------------- Lightning hooks
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse what would make the audit wrong; find out how often an example is drawn."""
+        refuse_unsupported_training(trainer, pl_module)
+        steps = int(trainer.num_training_batches)
+        plan = getattr(trainer.train_dataloader, "plan", None)
+        rate = plan.sampling_rate if plan is not None else 1.0 / max(1, steps)
+        poisson = bool(plan.is_poisson) if plan is not None else False
+        self._members = _length(trainer.train_dataloader)
+        if self.ledger.exposure is None:
+            self.ledger.exposure = Exposure(Sampling(rate, self.membership_prior), poisson)
+        if self.example_ids is None:
+            logger.warning(
+                "GradientUniqueness has no example_ids: statistics of each batch are logged, but no ledger per "
+                "example is kept. Pass example_ids=lambda batch: ... to get one."
+            )
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Begin to observe the step."""
+        self._close()
+        self._batch = batch
+        gram = GradientGram(
+            pl_module,
+            self.loss_reduction,
+            exclude=self.exclude,
+            keep_terms=self.censor is not None,
+            verify=not self._verified,
+        )
+        self._open = gram.__enter__()
+        self.coverage = gram.coverage
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Score the step, write the ledger, let the censor drop."""
+        if self._open is None:
+            raise DisclosureError("GradientUniqueness saw a second backward pass in one step; it audits one a step")
+        step = trainer.global_step
+        try:
+            self._audit(self._open, trainer, pl_module, step)
+        except NonFiniteGradientError as error:
+            raise NonFiniteGradientError(f"step {step}: {error}{self._named(error)}") from None
+        finally:
+            self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave nothing on the module."""
+        self._close()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave nothing on the module."""
+        self._close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and plain containers only."""
+        return {
+            "ledger": self.ledger.state_dict(),
+            "statistics": dict(vars(self.statistics)),
+            "censor": None if self.censor is None else self.censor.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self.ledger.load_state_dict(state_dict["ledger"])
+        self.statistics = StepStatistics(**state_dict["statistics"])
+        if self.censor is not None and state_dict["censor"] is not None:
+            self.censor.load_state_dict(state_dict["censor"])
+
+    # ---------------------------------------------------------------- one step
+
+    def _audit(self, observed: GradientGram, trainer: Trainer, pl_module: LightningModule, step: int) -> None:
+        self.ledger.begin_step()
+        if observed.batch_size == 0:
+            return
+        gram = observed.gram(loss_scale=_loss_scale(trainer)).cpu()
+        self._verified = True
+        decision = self._decide(gram, observed.batch_size, step)
+        if decision.kept.numel() < observed.batch_size:
+            self._drop(observed, decision, step)
+        if decision.kept.numel() == 0:
+            return
+        result = decision.result
+        self.statistics.add(result)
+        if self.example_ids is not None:
+            kept_ids = self._ids(observed.batch_size)[decision.kept]
+            self.ledger.record(kept_ids, gnq=result.scores, squared_norms=result.squared_norms, step=step)
+        if trainer.loggers and (step + 1) % _log_interval(trainer) == 0:
+            self._log(pl_module, result, decision.kept.numel())
+
+    def _decide(self, gram: Tensor, batch_size: int, step: int) -> Decision:
+        def score(positions: Tensor) -> GnqResult:
+            return self._score(gram[positions][:, positions])
+
+        everyone = torch.arange(batch_size)
+        if self.censor is None:
+            return Decision(everyone, everyone[:0], self._score(gram))
+        ids = self._ids(batch_size)
+        active = everyone[~self.ledger.is_censored(ids)]
+        decision = self.censor.decide(self.ledger, ids, active, score)
+        self.ledger.censor(ids[decision.dropped], step)
+        refuse_beyond_limit(self.ledger.n_censored, self._members, self.censor.rule)
+        return decision
+
+    def _score(self, gram: Tensor) -> GnqResult:
+        mechanism = self.mechanism() if callable(self.mechanism) else self.mechanism
+        if mechanism is None:
+            return gradient_uniqueness(gram, self.damping.of(gram))
+        assert self.ledger.exposure is not None
+        return gradient_uniqueness(mechanism.clipped(gram), mechanism.damping(self.ledger.exposure.sampling))
+
+    def _drop(self, observed: GradientGram, decision: Decision, step: int) -> None:
+        """Make the gradient that of the batch without the examples not kept: the mean (or sum) over those kept.
+
+        With nobody left every gradient is None, which every torch optimizer takes as "no step": moments and weight
+        decay rest.
+        """
+        kept = decision.kept.numel()
+        if kept == 0:
+            for parameter in observed.parameters:
+                parameter.grad = None
+            return
+        weights = torch.zeros(observed.batch_size)
+        weights[decision.kept] = 1.0 / kept if self.loss_reduction == "mean" else 1.0
+        for parameter, gradient in observed.weighted_gradient(weights):
+            parameter.grad = gradient
+
+    def _ids(self, batch_size: int) -> Tensor:
+        assert self.example_ids is not None
+        ids = self.example_ids(self._batch)
+        if not isinstance(ids, Tensor) or ids.shape != (batch_size,):
+            shape = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+            raise ExampleIdError(
+                f"example_ids gave {shape} for a batch of {batch_size} examples; one integer an example is needed"
+            )
+        return ids.cpu()
+
+    def _named(self, error: NonFiniteGradientError) -> str:
+        """The ids of the batch, so that the positions in the message can be looked up."""
+        if self.example_ids is None:
+            return ""
+        return f"; ids of the batch in order: {self.example_ids(self._batch).tolist()}"
+
+    def _log(self, pl_module: LightningModule, result: GnqResult, size: int) -> None:
+        values = {
+            "disclosure/gnq_mean": float(result.scores.mean()),
+            "disclosure/gnq_max": float(result.scores.max()),
+            "disclosure/squared_norm_mean": float(result.squared_norms.mean()),
+            "disclosure/damping": result.damping,
+            "disclosure/damping_relative": result.relative_damping,
+            "disclosure/effective_rank": result.effective_rank,
+        }
+        if self.censor is not None:
+            values["disclosure/censored"] = float(self.ledger.n_censored)
+        pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=size)
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.abandon()
+            self._open = None
+        self._batch = None
+
+
+def refuse_unsupported_training(trainer: Trainer, pl_module: LightningModule) -> None:
+    """Stop where one step is not one forward and one backward pass over one batch.
+
+    Raises:
+        UnsupportedTrainingError: with what to change.
+    """
+    if trainer.accumulate_grad_batches != 1:
+        raise UnsupportedTrainingError(
+            f"accumulate_grad_batches is {trainer.accumulate_grad_batches}: the audit compares the examples of one "
+            "backward pass, and would miss those of the other micro-batches. Set accumulate_grad_batches=1."
+        )
+    if trainer.world_size != 1:
+        raise UnsupportedTrainingError(
+            f"{trainer.world_size} processes train together: the audit sees only its own share of each batch. Use "
+            "one device."
+        )
+    if not pl_module.automatic_optimization:
+        raise UnsupportedTrainingError("manual optimization is not audited: use automatic optimization")
+
+
+def _loss_scale(trainer: Trainer) -> float:
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return float(scaler.get_scale()) if scaler is not None else 1.0
+
+
+def _length(loader: Any) -> int:
+    """Number of examples behind a loader; 1 if it does not say."""
+    dataset: Any = getattr(loader, "dataset", None)
+    return len(dataset) if hasattr(dataset, "__len__") else 1
+
+
+def _log_interval(trainer: Trainer) -> int:
+    interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it at run time
+    return max(1, interval)

@@ -1,0 +1,245 @@
+"""What each example has disclosed so far, by data set index."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gradient_disclosure.errors import ExampleIdError
+from gradient_disclosure.scores.bits import Sampling, attacker_ceiling, gaussian_bits, paper_bits, run_cap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUMS = ("n_drawn", "gnq_total", "squared_norm_total", "paper", "gaussian", "paper_squared", "gaussian_squared")
+MAXIMA = ("gnq_max", "squared_norm_max")
+COLUMNS = SUMS + MAXIMA
+AT_CAP = 1.0 - 1e-9
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How often an example is drawn: what turns scores into bits.
+
+    Attributes:
+        sampling: r and q.
+        poisson: draws are independent. Otherwise (shuffled epochs) the bits are a "Poisson approximation".
+    """
+
+    sampling: Sampling
+    poisson: bool
+
+
+class DisclosureLedger:
+    """Accumulates per-step scores of examples: totals, maxima, draws, bits, and when an example was censored.
+
+    Steps at which an example was not drawn are accounted for by the Horvitz–Thompson estimator: each drawn step's bits
+    are divided by the sampling rate (the score of a step does not depend on the example's own draw).
+
+    Args:
+        exposure: sampling rate and prior; without it no bits are computed.
+        known_ids: number of examples N if ids are 0 … N − 1; any other id is then an error. None: any integer id.
+
+    Example:
+        >>> import torch
+        >>> ledger = DisclosureLedger()
+        >>> ids, scores, norms = torch.tensor([7, 3]), torch.tensor([1.0, 2.0]), torch.tensor([4.0, 5.0])
+        >>> ledger.record(ids, gnq=scores, squared_norms=norms, step=0)
+        >>> ledger.to_frame()[["index", "n_drawn", "gnq_total"]].values.tolist()
+        [[3.0, 1.0, 2.0], [7.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, exposure: Exposure | None = None, *, known_ids: int | None = None) -> None:
+        self.exposure = exposure
+        self.known_ids = known_ids
+        self.n_steps = 0
+        self._rows: dict[int, int] = {}
+        self._values = torch.zeros(0, len(COLUMNS), dtype=torch.float64)
+        self._censored_at = torch.zeros(0, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        """Number of examples seen."""
+        return len(self._rows)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Row of each id, new ids being given one.
+
+        Args:
+            ids: (B,) integers, each at most once.
+
+        Returns:
+            (B,) int64.
+
+        Raises:
+            ExampleIdError: not integers, repeated in the batch, negative, or unknown.
+        """
+        numbers = self._checked(ids)
+        rows = [self._rows.setdefault(number, len(self._rows)) for number in numbers]
+        missing = len(self._rows) - self._values.shape[0]
+        if missing > 0:
+            grown = max(missing, self._values.shape[0], 256)
+            self._values = torch.cat([self._values, torch.zeros(grown, len(COLUMNS), dtype=torch.float64)])
+            self._censored_at = torch.cat([self._censored_at, torch.full((grown,), -1)])
+        return torch.tensor(rows, dtype=torch.int64)
+
+    def begin_step(self) -> None:
+        """Count one training step; every step counts for the bits, also those at which an example was not drawn."""
+        self.n_steps += 1
+
+    def record(self, ids: Tensor, *, gnq: Tensor, squared_norms: Tensor, step: int) -> None:
+        """Add one step's scores.
+
+        Args:
+            ids: (B,) integers: the examples that contributed to the step.
+            gnq: (B,) batch-scope scores.
+            squared_norms: (B,) squared gradient norms.
+            step: number of the step, for messages.
+
+        Raises:
+            ExampleIdError: see :meth:`rows`.
+        """
+        try:
+            rows = self.rows(ids)
+        except ExampleIdError as error:
+            raise ExampleIdError(f"step {step}: {error}") from None
+        gnq, squared_norms = gnq.double().cpu(), squared_norms.double().cpu()
+        paper, gaussian = self._bits(gnq)
+        ones = torch.ones_like(gnq)
+        added = torch.stack([ones, gnq, squared_norms, paper, gaussian, paper.square(), gaussian.square()], dim=1)
+        self._values[rows, : len(SUMS)] += added
+        maxima = torch.stack([gnq, squared_norms], dim=1)
+        self._values[rows, len(SUMS) :] = torch.maximum(self._values[rows, len(SUMS) :], maxima)
+
+    def totals(self, column: str) -> Tensor:
+        """One column, for every example seen, (len(self),) float64: a copy. See ``COLUMNS``."""
+        return self._values[: len(self._rows), COLUMNS.index(column)].clone()
+
+    def totals_of(self, ids: Tensor, column: str) -> Tensor:
+        """One column, for the ids given, (B,) float64."""
+        return self._values[self.rows(ids), COLUMNS.index(column)]
+
+    def censor(self, ids: Tensor, step: int) -> None:
+        """Mark examples as contributing nothing from ``step`` on; what they disclosed before stays."""
+        self._censored_at[self.rows(ids)] = step
+
+    def is_censored(self, ids: Tensor) -> Tensor:
+        """(B,) bool."""
+        return self._censored_at[self.rows(ids)] >= 0
+
+    @property
+    def n_censored(self) -> int:
+        """Number of examples censored so far."""
+        return int((self._censored_at[: len(self._rows)] >= 0).sum())
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row an example, sorted by index.
+
+        Columns: index, n_drawn, gnq_total, gnq_max, squared_norm_total, squared_norm_max, censored_at_step (missing if
+        never); and, with an exposure, bits_paper and bits_gaussian (capped at h2(q)), the same with ``_uncapped``
+        (rank on these), ``bits_gaussian_std`` (of the estimator over draws), ``bits_gaussian_per_draw`` (Σ over draws
+        · n_steps / n_drawn, for ranking), bits_cap (of the run), at_cap, attacker_accuracy_ceiling,
+        attacker_advantage_ceiling, attacker_tpr_ceiling_at_1pct_fpr. Bits of an example never drawn are missing. At
+        the cap the bound says nothing.
+        """
+        import pandas as pd
+
+        count = len(self._rows)
+        values = {name: self._values[:count, i].numpy() for i, name in enumerate(COLUMNS)}
+        censored = pd.Series(self._censored_at[:count].numpy(), dtype="Int64")
+        frame = pd.DataFrame(
+            {
+                "index": list(self._rows),
+                "n_drawn": values["n_drawn"].astype("int64"),
+                "gnq_total": values["gnq_total"],
+                "gnq_max": values["gnq_max"],
+                "squared_norm_total": values["squared_norm_total"],
+                "squared_norm_max": values["squared_norm_max"],
+                "censored_at_step": censored.mask(censored < 0),
+            }
+        )
+        if self.exposure is not None:
+            frame = frame.join(self._bit_columns(values))
+        return frame.sort_values("index", ignore_index=True)
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write :meth:`to_frame` to a Parquet file, whole or not at all."""
+        from gradient_disclosure.files import write_parquet
+
+        write_parquet(self.to_frame(), Path(path))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and plain containers only: safe for ``torch.load(weights_only=True)``."""
+        return {
+            "exposure": None if self.exposure is None else asdict(self.exposure),
+            "known_ids": self.known_ids,
+            "n_steps": self.n_steps,
+            "ids": torch.tensor(list(self._rows), dtype=torch.int64),
+            "values": self._values[: len(self._rows)].clone(),
+            "censored_at": self._censored_at[: len(self._rows)].clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        exposure = state["exposure"]
+        self.exposure = None if exposure is None else Exposure(Sampling(**exposure["sampling"]), exposure["poisson"])
+        self.known_ids = state["known_ids"]
+        self.n_steps = state["n_steps"]
+        self._rows = {number: row for row, number in enumerate(state["ids"].tolist())}
+        self._values = state["values"].clone()
+        self._censored_at = state["censored_at"].clone()
+
+    def _checked(self, ids: Tensor) -> list[int]:
+        if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
+            raise ExampleIdError(
+                f"example ids must be a vector of integers, got {ids.dtype} of shape {tuple(ids.shape)}"
+            )
+        numbers: list[int] = ids.tolist()
+        if len(set(numbers)) != len(numbers):
+            repeated = sorted({n for n in numbers if numbers.count(n) > 1})
+            raise ExampleIdError(f"ids {repeated} occur more than once in the batch: one row of a batch is one example")
+        if self.known_ids is not None:
+            unknown = [n for n in numbers if not 0 <= n < self.known_ids]
+            if unknown:
+                raise ExampleIdError(
+                    f"ids {unknown} are unknown: the data set has the indices 0 … {self.known_ids - 1}"
+                )
+        return numbers
+
+    def _bits(self, gnq: Tensor) -> tuple[Tensor, Tensor]:
+        """Horvitz–Thompson terms F(x̂)/r of this step, NaN without an exposure.
+
+        A batch stands for the universe as S_universe ≈ S_batch / p, hence x̂ = p · GNQ_batch.
+        """
+        if self.exposure is None:
+            missing = torch.full_like(gnq, math.nan)
+            return missing, missing
+        sampling = self.exposure.sampling
+        universe = gnq * sampling.inclusion
+        return paper_bits(universe, sampling) / sampling.rate, gaussian_bits(universe, sampling) / sampling.rate
+
+    def _bit_columns(self, values: dict[str, Any]) -> pd.DataFrame:
+        import pandas as pd
+
+        assert self.exposure is not None
+        sampling = self.exposure.sampling
+        cap = run_cap(sampling, self.n_steps, poisson=self.exposure.poisson)
+        drawn = pd.Series(values["n_drawn"])
+        frame = pd.DataFrame(index=drawn.index)
+        for name in ("paper", "gaussian"):
+            uncapped = pd.Series(values[name]).where(drawn > 0)
+            frame[f"bits_{name}"] = uncapped.clip(upper=cap)
+            frame[f"bits_{name}_uncapped"] = uncapped
+        frame["bits_gaussian_std"] = pd.Series(values["gaussian_squared"] * (1.0 - sampling.rate)) ** 0.5
+        frame["bits_gaussian_per_draw"] = frame["bits_gaussian_uncapped"] * sampling.rate * self.n_steps / drawn
+        frame["bits_cap"] = cap
+        frame["at_cap"] = frame["bits_gaussian_uncapped"] >= cap * AT_CAP
+        ceilings = [attacker_ceiling(bits, sampling.prior) if bits == bits else None for bits in frame["bits_gaussian"]]
+        frame["attacker_accuracy_ceiling"] = [c.accuracy if c else math.nan for c in ceilings]
+        frame["attacker_advantage_ceiling"] = [c.advantage if c else math.nan for c in ceilings]
+        frame["attacker_tpr_ceiling_at_1pct_fpr"] = [c.tpr_at_1pct_fpr if c else math.nan for c in ceilings]
+        return frame

@@ -1,0 +1,1 @@
+"""One run: train, audit, attack, report."""

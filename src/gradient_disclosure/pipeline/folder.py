@@ -1,0 +1,73 @@
+"""The folder of a run: whose it is, and whether the run in it is complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradient_disclosure.errors import RunFolderError
+from gradient_disclosure.files import make_folder, write_text
+
+IDENTITY = "run.json"
+RESULTS = "results.json"
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Hash of everything that decides a run's numbers.
+
+    Args:
+        config: nested plain values; what does not matter (folders, loggers, settings that nothing uses) left out.
+
+    Returns:
+        16 hexadecimal digits, independent of the order of keys.
+
+    Example:
+        >>> fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+        True
+    """
+    canonical = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def claim(folder: Path, identity: str) -> None:
+    """Take a folder for a run, or go on with it if it is the same run's.
+
+    Raises:
+        RunFolderError: the folder cannot be written, or holds another run.
+    """
+    make_folder(folder)
+    owner = folder / IDENTITY
+    if not owner.exists():
+        write_text(owner, json.dumps({"fingerprint": identity}) + "\n")
+        return
+    held = read_identity(folder)
+    if held != identity:
+        raise RunFolderError(
+            f"{folder} holds a run with other settings (fingerprint {held}, this run is {identity}). Choose another "
+            f"folder with "
+            "hydra.run.dir=..., or delete it to start anew."
+        )
+
+
+def read_identity(folder: Path) -> str | None:
+    """Fingerprint of the run a folder belongs to, None if it belongs to none."""
+    owner = folder / IDENTITY
+    if not owner.exists():
+        return None
+    try:
+        return str(json.loads(owner.read_text())["fingerprint"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{owner} is damaged ({error}). Delete the folder to start the run anew.") from None
+
+
+def finished_twin(folder: Path, identity: str) -> Path | None:
+    """A complete run with the same fingerprint in a folder beside this one (jobs of one sweep), if there is one."""
+    if not folder.parent.is_dir():
+        return None
+    for other in sorted(folder.parent.iterdir()):
+        if other != folder and (other / RESULTS).exists() and read_identity(other) == identity:
+            return other
+    return None

@@ -1,0 +1,111 @@
+"""The flat results of a run, and its table of examples."""
+
+from __future__ import annotations
+
+import math
+import platform
+from importlib.metadata import version
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gradient_disclosure.attacks.membership.correlation import spearman_with_interval
+from gradient_disclosure.models.predict import predict_logits
+from gradient_disclosure.pipeline.membership import ATTACKS
+from gradient_disclosure.pipeline.settings import RunSettings
+from gradient_disclosure.reporting.record import EXAMPLE_COLUMNS, Value
+from gradient_disclosure.training.fit import TrainedModel
+
+PACKAGES = ("torch", "lightning", "opacus", "gradient-disclosure")
+
+
+def example_table(
+    settings: RunSettings, target: TrainedModel, members: Tensor, scores: dict[str, Tensor]
+) -> pd.DataFrame:
+    """One row an example of the pool: label, membership, ledger and attack scores; missing where it does not apply."""
+    pool = settings.recipe.data.pool
+    frame = pd.DataFrame({"index": range(len(pool)), "label": pool.labels.tolist(), "member": False})
+    frame.loc[members.tolist(), "member"] = True
+    if target.ledger is not None:
+        frame = frame.merge(target.ledger.to_frame(), on="index", how="left", validate="one_to_one")
+    for name in ATTACKS:
+        frame[name] = scores[name].tolist() if name in scores else math.nan
+    for column in EXAMPLE_COLUMNS:
+        if column not in frame.columns:
+            frame[column] = math.nan
+    frame["n_drawn"] = frame["n_drawn"].fillna(0).astype("int64")
+    frame["at_cap"] = frame["at_cap"].astype("boolean")
+    frame["censored_at_step"] = frame["censored_at_step"].astype("Int64")
+    return frame
+
+
+def utility_results(settings: RunSettings, target: TrainedModel, members: Tensor) -> dict[str, Value]:
+    """Accuracy on the test set and on the members."""
+    data = settings.recipe.data
+    test = predict_logits(target.module, data.test.inputs)
+    train = predict_logits(target.module, data.pool.inputs[members])
+    return {
+        "utility/test_accuracy": _accuracy(test, data.test.labels),
+        "utility/test_loss": float(F.cross_entropy(test, data.test.labels)),
+        "utility/train_accuracy": _accuracy(train, data.pool.labels[members]),
+    }
+
+
+def disclosure_results(settings: RunSettings, target: TrainedModel, frame: pd.DataFrame, seed: int) -> dict[str, Value]:
+    """Summary of the ledger over the members, and how its ranking agrees with the attack's."""
+    members = frame[frame["member"]]
+    drawn = members[members["n_drawn"] > 0]
+    results: dict[str, Value] = {
+        "disclosure/gnq_total_mean": _mean(drawn["gnq_total"]),
+        "disclosure/gnq_total_median": _finite(drawn["gnq_total"].median()),
+        "disclosure/gnq_total_max": _finite(drawn["gnq_total"].max()),
+        "disclosure/squared_norm_total_mean": _mean(drawn["squared_norm_total"]),
+        "disclosure/bits_paper_mean": _mean(drawn["bits_paper"]),
+        "disclosure/bits_gaussian_mean": _mean(drawn["bits_gaussian"]),
+        "disclosure/bits_cap": _mean(drawn["bits_cap"]),
+        "disclosure/fraction_at_cap": _mean(drawn["at_cap"].astype("Float64")),
+        "disclosure/attacker_accuracy_ceiling_mean": _mean(drawn["attacker_accuracy_ceiling"]),
+        "disclosure/never_drawn": int((members["n_drawn"] == 0).sum()),
+        "disclosure/damping": target.audit.get("damping"),
+        "disclosure/damping_relative_mean": target.audit.get("relative_damping"),
+        "disclosure/effective_rank_mean": target.audit.get("effective_rank"),
+        "disclosure/coverage": target.audit.get("coverage"),
+        "disclosure/poisson": None
+        if target.ledger is None or target.ledger.exposure is None
+        else target.ledger.exposure.poisson,
+    }
+    for column in ("gnq_total", "squared_norm_total"):
+        pairs = drawn[[column, "lira_online"]].dropna()
+        rho, low, high = spearman_with_interval(pairs[column].to_numpy(), pairs["lira_online"].to_numpy(), seed=seed)
+        key = f"disclosure/spearman_{column}_lira_online"
+        results |= {key: rho, f"{key}_low": low, f"{key}_high": high}
+    return results
+
+
+def defense_results(settings: RunSettings, target: TrainedModel) -> dict[str, Value]:
+    """What the defense reports of itself."""
+    return {"defense/name": settings.recipe.defense.name, **{f"defense/{k}": v for k, v in target.defense.items()}}
+
+
+def meta_results() -> dict[str, Value]:
+    """What the run was made with."""
+    return {
+        "meta/hardware": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "meta/python": platform.python_version(),
+        **{f"meta/version_{name.replace('-', '_')}": version(name) for name in PACKAGES},
+    }
+
+
+def _accuracy(logits: Tensor, labels: Tensor) -> float:
+    return float((logits.argmax(dim=1) == labels).float().mean())
+
+
+def _mean(values: pd.Series) -> float | None:
+    return _finite(values.mean())
+
+
+def _finite(value: object) -> float | None:
+    number = float(value) if isinstance(value, (int, float)) or hasattr(value, "__float__") else math.nan
+    return number if math.isfinite(number) else None

@@ -1,0 +1,87 @@
+"""All that defines one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
+from gradient_disclosure.attacks.reconstruction.result import Reconstruction
+from gradient_disclosure.reporting.record import Value
+from gradient_disclosure.training.recipe import TrainingRecipe
+
+
+class ReconstructionAttack(Protocol):
+    """What the run needs of a gradient reconstruction."""
+
+    @property
+    def name(self) -> str:
+        """Name in configs, tables and results."""
+
+    def reconstruct(
+        self,
+        module: nn.Module,
+        released: ReleasedGradient,
+        *,
+        shape: tuple[int, ...],
+        num_classes: int,
+        value_range: tuple[float, float],
+        generator: torch.Generator,
+    ) -> Reconstruction:
+        """Guess the batch from what was released, the model and nothing else."""
+
+
+@dataclass(frozen=True)
+class MembershipSettings:
+    """The membership attacks of a run.
+
+    Attributes:
+        shadow_models: number of shadow models, even; 0 for none (LiRA is then not run).
+        bootstrap: resamples of every interval.
+    """
+
+    shadow_models: int = 16
+    bootstrap: int = 1000
+
+
+@dataclass(frozen=True)
+class ReconstructionSettings:
+    """The gradient reconstructions of a run.
+
+    Attributes:
+        attacks: which; none are run on data that are not images.
+        examples: number of members attacked, the same at every moment and under every defense.
+        early_epochs: epochs done at the moment called "early".
+        working_ssim: mean SSIM on undefended gradients at initialization above which an attack counts as working.
+        lpips_weights: safetensors with AlexNet's ImageNet convolutions; None looks in torch hub's cache only.
+    """
+
+    attacks: tuple[ReconstructionAttack, ...] = ()
+    examples: int = 4
+    early_epochs: int = 1
+    working_ssim: float = 0.9
+    lpips_weights: Path | None = None
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """One run.
+
+    Attributes:
+        recipe: how target and shadow models are trained.
+        seed: of everything random.
+        membership: membership attacks.
+        reconstruction: gradient reconstructions.
+        description: what the report says of the settings, under keys ``setting/...``.
+    """
+
+    recipe: TrainingRecipe
+    seed: int = 0
+    membership: MembershipSettings = field(default_factory=MembershipSettings)
+    reconstruction: ReconstructionSettings = field(default_factory=ReconstructionSettings)
+    description: Mapping[str, Value] = field(default_factory=dict)

@@ -1,0 +1,62 @@
+"""Sentences under a table: what its numbers do not say, as far as it concerns this run."""
+
+from __future__ import annotations
+
+from gradient_disclosure.reporting.record import Results
+from gradient_disclosure.reporting.values import number, text
+from gradient_disclosure.reporting.vocabulary import CENSORS, RECONSTRUCTION_ATTACKS
+
+
+def notes(results: Results) -> tuple[str, ...]:
+    """Collect the warnings that apply to a run.
+
+    Args:
+        results: flat results.
+
+    Returns:
+        Full sentences, the most important first.
+
+    Example:
+        >>> for note in notes({"defense/name": "gnq_censor"}):
+        ...     print(note)
+        A censor depends on the data and gives no formal guarantee: ε does not exist for this run.
+        – : not applicable, not reportable or missing; it never stands for 0.
+    """
+    sentences = [*_not_working(results), *_guarantee(results), *_bits(results)]
+    if any(key.startswith(("attack/lira", "attack/loss")) for key in results):
+        sentences.append("An attack that does not beat guessing is not proof of privacy: a stronger one may.")
+    sentences.append("– : not applicable, not reportable or missing; it never stands for 0.")
+    return tuple(sentences)
+
+
+def _not_working(results: Results) -> list[str]:
+    names = [words for name, words in RECONSTRUCTION_ATTACKS.items() if results.get(f"attack/{name}/working") is False]
+    if not names:
+        return []
+    return [
+        f"Attack not working: {', '.join(names)} did not reconstruct even the undefended gradient at initialization "
+        "(SSIM 0.9 or below). What it scores elsewhere says nothing about the defense."
+    ]
+
+
+def _guarantee(results: Results) -> list[str]:
+    defense = text(results, "defense/name")
+    if defense in CENSORS:
+        return ["A censor depends on the data and gives no formal guarantee: ε does not exist for this run."]
+    if defense == "dp_sgd":
+        return ["ε covers the released model; it does not cover the ledger, the logs, this report or the tuning."]
+    return []
+
+
+def _bits(results: Results) -> list[str]:
+    if (
+        number(results, "disclosure/bits_paper_mean") is None
+        and number(results, "disclosure/bits_gaussian_mean") is None
+    ):
+        return []
+    sentences = ["Bits assume independent (Poisson) draws; under shuffled epochs they are a Poisson approximation."]
+    if number(results, "disclosure/fraction_at_cap"):
+        sentences.append("At the cap the bound in bits is vacuous: for those members only the ranking by GNQ speaks.")
+    if text(results, "defense/name") == "dp_sgd":
+        sentences.append("GNQ and bits on DP-SGD's scale are this project's own extension, not the paper's.")
+    return sentences

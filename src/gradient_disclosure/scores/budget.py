@@ -1,0 +1,113 @@
+"""How much an example may disclose before a censor drops it: statistics and thresholds, both small and combinable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gradient_disclosure.ledger import DisclosureLedger
+from gradient_disclosure.scores.bits import gaussian_bits
+
+Statistic = Callable[[DisclosureLedger, Tensor, Tensor], Tensor]
+"""(ledger before the step, ids (B,), this step's scores (B,)) → (B,) value that is held against the threshold."""
+
+
+def accumulated_gnq(ledger: DisclosureLedger, ids: Tensor, scores: Tensor) -> Tensor:
+    """The running total as it would be with this step in it."""
+    return ledger.totals_of(ids, "gnq_total") + scores
+
+
+def step_gnq(ledger: DisclosureLedger, ids: Tensor, scores: Tensor) -> Tensor:
+    """This step's score alone."""
+    return scores
+
+
+def accumulated_bits(ledger: DisclosureLedger, ids: Tensor, scores: Tensor) -> Tensor:
+    """The running, uncapped estimate of bits (Gaussian) as it would be with this step in it; needs an exposure."""
+    if ledger.exposure is None:
+        raise ValueError("a budget in bits needs the sampling rate: give the ledger an exposure")
+    sampling = ledger.exposure.sampling
+    return ledger.totals_of(ids, "gaussian") + gaussian_bits(scores * sampling.inclusion, sampling) / sampling.rate
+
+
+STATISTICS: dict[str, tuple[Statistic, str | None]] = {
+    "accumulated_gnq": (accumulated_gnq, "gnq_total"),
+    "step_gnq": (step_gnq, None),
+    "accumulated_bits": (accumulated_bits, "gaussian"),
+}
+"""Name → (statistic, ledger column that holds its running value for every example, if there is one)."""
+
+
+class Threshold(Protocol):
+    """Turns the running values of all examples drawn so far into the largest value allowed."""
+
+    def limit(self, running: Tensor) -> float:
+        """Largest value allowed, infinity while the rule cannot tell yet; ``running`` is (examples drawn so far,)."""
+
+
+@dataclass(frozen=True)
+class AbsoluteThreshold:
+    """A fixed budget, in the statistic's own units (GNQ, or bits).
+
+    Example:
+        >>> import torch
+        >>> AbsoluteThreshold(3.0).limit(torch.tensor([]))
+        3.0
+    """
+
+    value: float
+
+    def limit(self, running: Tensor) -> float:
+        """The value."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class MedianMultiple:
+    """``multiple`` times the median of what the examples drawn so far have disclosed: free of scale and of λ's units.
+
+    Attributes:
+        multiple: how many times the median member's disclosure is allowed.
+        minimum_drawn: number of examples that must have been drawn before the median means something.
+
+    Example:
+        >>> import torch
+        >>> MedianMultiple(10.0, minimum_drawn=3).limit(torch.tensor([1.0, 2.0, 50.0]))
+        20.0
+    """
+
+    multiple: float
+    minimum_drawn: int = 50
+
+    def limit(self, running: Tensor) -> float:
+        """``multiple`` times the median, infinity before ``minimum_drawn`` examples were drawn."""
+        if running.numel() < max(1, self.minimum_drawn):
+            return float("inf")
+        return self.multiple * float(torch.quantile(running, 0.5))
+
+
+@dataclass(frozen=True)
+class QuantileThreshold:
+    """The ``1 − fraction`` quantile of what the examples drawn so far have disclosed.
+
+    With running totals the examples dropped keep theirs, so the share of dropped members grows beyond ``fraction`` as
+    the others' totals catch up; ``max_fraction`` of the censor bounds it.
+
+    Example:
+        >>> import torch
+        >>> QuantileThreshold(0.5, minimum_drawn=3).limit(torch.tensor([1.0, 2.0, 50.0]))
+        2.0
+    """
+
+    fraction: float
+    minimum_drawn: int = 50
+
+    def limit(self, running: Tensor) -> float:
+        """The quantile, infinity before ``minimum_drawn`` examples were drawn."""
+        if running.numel() < max(1, self.minimum_drawn):
+            return float("inf")
+        return float(torch.quantile(running, 1.0 - self.fraction))

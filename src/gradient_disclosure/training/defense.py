@@ -1,0 +1,104 @@
+"""What a training run asks of a defense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from lightning.pytorch import Callback
+from torch import Tensor
+
+from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
+from gradient_disclosure.callbacks.gradient_uniqueness import GradientUniqueness
+from gradient_disclosure.defenses.gnq_censor import Censor
+from gradient_disclosure.scores.clipping import GaussianMechanism
+from gradient_disclosure.scores.gnq import Damping
+from gradient_disclosure.training.batches import BatchPlan
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How the in-run audit scores.
+
+    Attributes:
+        damping: λ, see :class:`GradientUniqueness`.
+        membership_prior: q.
+    """
+
+    damping: Damping = field(default_factory=lambda: Damping(1e-2))
+    membership_prior: float = 0.5
+
+    def callback(
+        self, pool_size: int, *, censor: Censor | None = None, mechanism: MechanismSource | None = None
+    ) -> GradientUniqueness:
+        """The audit for batches ``(inputs, labels, index)`` of a pool of this size."""
+        return GradientUniqueness(
+            self.damping,
+            example_ids=lambda batch: batch[2],
+            membership_prior=self.membership_prior,
+            known_ids=pool_size,
+            censor=censor,
+            mechanism=None if mechanism is None else mechanism.mechanism,
+        )
+
+
+class MechanismSource(Protocol):
+    """Something that knows, once training has started, how gradients are clipped and noised."""
+
+    def mechanism(self) -> GaussianMechanism:
+        """Clipping norm and noise multiplier in force."""
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """What a training wants of its callbacks.
+
+    Attributes:
+        settings: how to score.
+        pool_size: number of examples N.
+        wanted: whether the training is to be audited even if the defense does not need it.
+        seed: of any random choice of the defense.
+    """
+
+    settings: AuditSettings
+    pool_size: int
+    wanted: bool
+    seed: int
+
+    def plain(self, mechanism: MechanismSource | None = None) -> list[Callback]:
+        """The audit without a censor, if wanted."""
+        return [self.settings.callback(self.pool_size, mechanism=mechanism)] if self.wanted else []
+
+
+class Defense(Protocol):
+    """A way to train that is meant to disclose less. The same object serves the target and every shadow model."""
+
+    @property
+    def name(self) -> str:
+        """Name in configs, tables and results."""
+
+    def plan(self, members: Tensor, batch_size: int, seed: int) -> BatchPlan:
+        """Which members form which batch."""
+
+    def callbacks(self, request: AuditRequest) -> list[Callback]:
+        """Fresh callbacks for one training: the defense itself, and the audit."""
+
+    def summary(self, callbacks: Sequence[Callback]) -> Mapping[str, float | int | str | None]:
+        """What the finished training is reported with: ε and noise, or the fraction censored."""
+
+    def release(
+        self, per_example: Sequence[Tensor], summary: Mapping[str, float | int | str | None], generator: torch.Generator
+    ) -> ReleasedGradient:
+        """What an observer of the training sees of a batch with these per-example gradients, each (B, *shape)."""
+
+
+def audit_of(callbacks: Sequence[Callback]) -> GradientUniqueness | None:
+    """The audit among the callbacks of one training."""
+    return next((c for c in callbacks if isinstance(c, GradientUniqueness)), None)
+
+
+def mean_gradient(per_example: Sequence[Tensor]) -> ReleasedGradient:
+    """The undefended release: the gradient of the mean loss."""
+    return ReleasedGradient(tuple(g.mean(dim=0) for g in per_example), batch_size=per_example[0].shape[0])
