@@ -7,6 +7,7 @@ import logging
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ def _run(config: DictConfig, folder: Path, number: str) -> None:
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     write_text(folder / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
     record = run(run_settings(config), folder, show_progress=config.report.progress and sys.stderr.isatty())
-    record.results.update({"meta/fingerprint": number, "meta/started": started})
-    write_report(record, folder)
+    results = {**record.results, "meta/fingerprint": number, "meta/started": started}
+    write_report(replace(record, results=results), folder)
 
 
 def _copy(twin: Path, folder: Path) -> None:

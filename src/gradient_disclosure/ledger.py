@@ -121,15 +121,18 @@ class DisclosureLedger:
 
     def totals_of(self, ids: Tensor, column: str) -> Tensor:
         """One column, for the ids given, (B,) float64."""
-        return self._values[self.rows(ids), COLUMNS.index(column)]
+        rows = self.rows(ids)  # new ids get a row first
+        return self._values[rows, COLUMNS.index(column)]
 
     def censor(self, ids: Tensor, step: int) -> None:
         """Mark examples as contributing nothing from ``step`` on; what they disclosed before stays."""
-        self._censored_at[self.rows(ids)] = step
+        rows = self.rows(ids)
+        self._censored_at[rows] = step
 
     def is_censored(self, ids: Tensor) -> Tensor:
         """(B,) bool."""
-        return self._censored_at[self.rows(ids)] >= 0
+        rows = self.rows(ids)
+        return self._censored_at[rows] >= 0
 
     @property
     def n_censored(self) -> int:

@@ -227,7 +227,7 @@ class GradientUniqueness(Callback):
             for parameter in observed.parameters:
                 parameter.grad = None
             return
-        weights = torch.zeros(observed.batch_size)
+        weights = torch.zeros(observed.batch_size, dtype=torch.float64)
         weights[decision.kept] = 1.0 / kept if self.loss_reduction == "mean" else 1.0
         for parameter, gradient in observed.weighted_gradient(weights):
             parameter.grad = gradient

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gradient_disclosure.attacks.reconstruction.attack import ReconstructionAttack
 from gradient_disclosure.attacks.reconstruction.metrics import reconstruction_metrics
 from gradient_disclosure.attacks.reconstruction.perceptual import PerceptualDistance
 from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
 from gradient_disclosure.attacks.reconstruction.victim import gradient_of_batch
-from gradient_disclosure.pipeline.settings import ReconstructionAttack, RunSettings
+from gradient_disclosure.pipeline.settings import RunSettings
 from gradient_disclosure.reporting.record import ReconstructionRecord, Value
 from gradient_disclosure.training.batches import derived_seed
 from gradient_disclosure.training.defense import mean_gradient
@@ -134,11 +135,8 @@ def _censored_by(target: TrainedModel, index: int, step: int) -> bool:
     """Whether the example contributed nothing any more at a step."""
     if target.ledger is None:
         return False
-    frame = target.ledger.to_frame().set_index("index")
-    if index not in frame.index:
-        return False
-    censored_at = frame.loc[index, "censored_at_step"]
-    return bool(censored_at == censored_at and censored_at <= step)
+    frame = target.ledger.to_frame()
+    return bool(((frame["index"] == index) & (frame["censored_at_step"] <= step).fillna(False)).any())
 
 
 def _same(a: ReleasedGradient | None, b: ReleasedGradient | None) -> bool:

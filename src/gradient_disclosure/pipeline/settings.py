@@ -5,35 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-import torch
-from torch import nn
-
-from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
-from gradient_disclosure.attacks.reconstruction.result import Reconstruction
+from gradient_disclosure.attacks.reconstruction.attack import ReconstructionAttack
 from gradient_disclosure.reporting.record import Value
 from gradient_disclosure.training.recipe import TrainingRecipe
-
-
-class ReconstructionAttack(Protocol):
-    """What the run needs of a gradient reconstruction."""
-
-    @property
-    def name(self) -> str:
-        """Name in configs, tables and results."""
-
-    def reconstruct(
-        self,
-        module: nn.Module,
-        released: ReleasedGradient,
-        *,
-        shape: tuple[int, ...],
-        num_classes: int,
-        value_range: tuple[float, float],
-        generator: torch.Generator,
-    ) -> Reconstruction:
-        """Guess the batch from what was released, the model and nothing else."""
 
 
 @dataclass(frozen=True)

@@ -48,20 +48,22 @@ def _membership(results: Results) -> Answer:
     score = known[best]
     tpr = estimate(results, f"attack/{best}/tpr_at_1pct_fpr")
     sentences = [
-        f"{MEMBERSHIP_ATTACKS[best]} is the strongest attack tried: AUC {shown_estimate(score, fixed)}, where 0.5 is "
-        f"guessing."
+        f"{MEMBERSHIP_ATTACKS[best]} is the strongest attack tried: AUC {shown_estimate(score, fixed)} "
+        "(0.5 is guessing)."
     ]
     if tpr is not None:
         sentences.append(
-            f"While accusing 1 % of the non-members it finds {shown_estimate(tpr, percent)} of the members; guessing "
-            f"finds 1 %."
+            f"While accusing 1 % of the non-members it finds {shown_estimate(tpr, percent)} of the members "
+            "(guessing: 1 %)."
         )
     if score.low is None:
         return Answer(
-            question, f"AUC {fixed(score.value)}, no interval", (*sentences, "Without an interval: no verdict.")
+            question, f"AUC {fixed(score.value)}, no interval", (*sentences, "Without an interval there is no verdict.")
         )
     if _beats_guessing(score):
         return Answer(question, "Better than guessing", tuple(sentences))
+    if tpr is not None and tpr.low is not None and tpr.low > 0.01:
+        return Answer(question, "On average no better than guessing, but better for a few", tuple(sentences))
     sentences.append("That is no proof of privacy: a stronger attack may succeed.")
     return Answer(question, "Not measurably better than guessing", tuple(sentences))
 
@@ -89,14 +91,17 @@ def _reconstruction(results: Results) -> Answer:
         )
     if not working:
         return Answer(question, "Attack not working", tuple(sentences))
-    scores = {
-        moment: max(number(results, f"attack/{name}/{moment}/ssim") or -1.0 for name in working) for moment in _RELEASES
-    }
-    best = max(scores, key=lambda moment: scores[moment])
-    if scores[best] == -1.0:
+    scores = [
+        (score, words)
+        for name in working
+        for moment, words in _RELEASES.items()
+        if (score := number(results, f"attack/{name}/{moment}/ssim")) is not None
+    ]
+    if not scores:
         return Answer(question, "Nothing was released or scored", tuple(sentences))
     sentences.append("SSIM 1 is a perfect copy. Trained networks often resist without any defense.")
-    return Answer(question, f"{_likeness(scores[best])} {_RELEASES[best]}", tuple(sentences))
+    best, words = max(scores)
+    return Answer(question, f"{_likeness(best)} {words}", tuple(sentences))
 
 
 def _score(results: Results, attack: str, moment: str) -> str:

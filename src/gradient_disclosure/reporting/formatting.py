@@ -19,7 +19,7 @@ def significant(value: float) -> str:
         >>> [significant(x) for x in (0.0, 0.01234, 12.345, 12345.6, 1234567.0, 0.00001)]
         ['0', '0.0123', '12.3', '12,346', '1.23e+06', '1e-05']
     """
-    if math.isfinite(value) and 1000 <= abs(value) < 1e6:
+    if 999.5 <= abs(value) < 999_999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
@@ -91,7 +91,7 @@ def duration(value: float) -> str:
         >>> duration(3.21), duration(187.0)
         ('3.2 s', '3 min 7 s')
     """
-    if value < 120:
+    if not 120 <= value < math.inf:
         return f"{value:.1f} s"
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes} min {seconds} s"

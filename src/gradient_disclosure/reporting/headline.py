@@ -21,7 +21,8 @@ def headline(record: RunRecord) -> tuple[Answer, ...]:
     Example:
         >>> import pandas as pd
         >>> from gradient_disclosure.reporting.record import EXAMPLE_COLUMNS
-        >>> record = RunRecord({"utility/test_accuracy": 0.9}, pd.DataFrame(columns=list(EXAMPLE_COLUMNS)), None, None, (), ())
+        >>> examples = pd.DataFrame(columns=list(EXAMPLE_COLUMNS))
+        >>> record = RunRecord({"utility/test_accuracy": 0.9}, examples, None, None, (), ())
         >>> headline(record)[-1].verdict
         'Test accuracy 90.0 %'
     """
@@ -41,8 +42,7 @@ def _how_much(results: Results) -> Answer:
         )
     sentences = [
         f"Membership of an average member: {shown(gaussian, bits)} by the Gaussian estimate, {shown(paper, bits)} by "
-        f"the "
-        f"paper's formula; no run with this sampling can disclose more than {shown(cap, bits)}."
+        f"the paper's formula. No run with this sampling can disclose more than {shown(cap, bits)}."
     ]
     ceiling = number(results, "disclosure/attacker_accuracy_ceiling_mean")
     if ceiling is not None:
@@ -81,9 +81,9 @@ def _about_whom(record: RunRecord) -> Answer:
         sentences.append(
             f"The censor dropped {percent(dropped)} of the members; what they had disclosed before still counts."
         )
-    never = int((members["n_drawn"].fillna(0) == 0).sum())
+    never = int((record.examples["member"].astype(bool) & (record.examples["n_drawn"] == 0)).sum())
     if never:
-        sentences.append(f"{never} members were never drawn: their GNQ of 0 is undefined rather than low.")
+        sentences.append(f"{never} members were never drawn: nothing was released about them, and they have no rank.")
     return Answer(question, verdict, tuple(sentences))
 
 

@@ -54,9 +54,9 @@ def write_report(record: RunRecord, folder: Path) -> ReportFiles:
         ...     sorted(path.name for path in Path(folder).iterdir())
         ['figures', 'ledger.parquet', 'report.html', 'results.json']
     """
+    results = to_json("results.json", record.results)
     pictures = {name: png(figure) for name, figure in draw_all(record).items()}
     page = render_report(record, pictures)
-    results = to_json("results.json", record.results)
 
     figure_folder = folder / "figures"
     make_folder(figure_folder)

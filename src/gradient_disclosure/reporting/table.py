@@ -21,8 +21,8 @@ def console_table(results: Results) -> Group:
         results: flat results; a missing or None value is shown as an en dash.
 
     Returns:
-        A rich renderable: utility | disclosure | attack success | cost side by side, then every attack in detail, then what
-        the numbers do not mean.
+        A rich renderable: utility | disclosure | attack success | cost side by side, then every attack in detail, then
+        what the numbers do not mean.
 
     Example:
         >>> import io
@@ -57,7 +57,7 @@ def grid_table(grid: Grid, *, ruled: bool = True, names: int = 1) -> Table:
         1
     """
     table = Table(
-        title=grid.title,
+        title=Text(grid.title),
         title_justify="left",
         title_style="bold",
         expand=ruled,
@@ -65,14 +65,14 @@ def grid_table(grid: Grid, *, ruled: bool = True, names: int = 1) -> Table:
         padding=(0, 1) if ruled else (0, 1, 0, 0),
     )
     for position, name in enumerate(grid.header):
-        table.add_column(name, justify="left" if position < names else "right", vertical="top")
+        table.add_column(Text(name), justify="left" if position < names else "right", vertical="top")
     for row in grid.rows:
         table.add_row(*(Text(_interval_on_its_own_line(text)) for text in row), end_section=ruled)
     return table
 
 
 def _side_by_side_table(name: str, columns: tuple[Column, ...]) -> Table:
-    table = Table(title=name, title_justify="left", title_style="bold", expand=True)
+    table = Table(title=Text(name), title_justify="left", title_style="bold", expand=True)
     for column, ratio in zip(columns, (18, 24, 28, 17), strict=True):
         table.add_column(column.title, ratio=ratio)
     table.add_row(*(Group(*map(_card, column.cells)) for column in columns))

@@ -45,7 +45,7 @@ class InvertingGradients(PublishedAttack):
     restarts: int = 4
     total_variation: float = 1e-4
     tolerance: float = 1e-6
-    step_size: float = 0.2
+    step_size: float = 0.4
 
     def parts(self, labels: LabelRecovery) -> GradientMatching:
         """Cosine distance, total variation, uniform initialization, signed Adam."""

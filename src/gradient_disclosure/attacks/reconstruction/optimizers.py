@@ -40,9 +40,9 @@ class LBFGS:
     """
 
     iterations: int
-    history: int = 50
+    history: int = 20
     block: int = 20
-    patience: float = 0.9
+    patience: float = 0.8
 
     def run(self, descent: Descent, progress: Callable[[float], None]) -> None:
         """Minimizes block by block."""
@@ -85,7 +85,7 @@ class SignedAdam:
     """
 
     iterations: int
-    step_size: float = 0.2
+    step_size: float = 0.4
 
     def run(self, descent: Descent, progress: Callable[[float], None]) -> None:
         """Minimizes step by step; the last point is evaluated too."""

@@ -56,8 +56,8 @@ def comparison_frame(runs: Sequence[ComparedRun]) -> pd.DataFrame:
 
     Example:
         >>> frame = comparison_frame([ComparedRun("a", {"defense/name": "none", "utility/test_accuracy": 0.9})])
-        >>> frame.loc[0, ["run", "setting/epsilon", "utility/test_accuracy"]].tolist()
-        ['a', '–', 0.9]
+        >>> frame[["run", "setting/epsilon", "utility/test_accuracy"]].values.tolist()
+        [['a', '–', 0.9]]
     """
     keys = ["defense/name", *_settings(runs)]
     for key in OUTCOMES:

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from sklearn.metrics import roc_curve
 
-from gradient_disclosure.reporting.figures.style import BLUE, GREEN, MUTED, VERMILION, new_figure, style_axes
+from gradient_disclosure.reporting.figures.style import MUTED, PALETTE, new_figure, style_axes
 from gradient_disclosure.reporting.formatting import fixed, shown_estimate
 from gradient_disclosure.reporting.record import RunRecord
 from gradient_disclosure.reporting.values import estimate
 from gradient_disclosure.reporting.vocabulary import MEMBERSHIP_ATTACKS
 
-_LINES = {"lira_online": (BLUE, "-"), "lira_offline": (VERMILION, "--"), "loss_threshold": (GREEN, "-.")}
+_STYLES = ("-", "--", "-.")
 
 
 def roc(record: RunRecord) -> Figure | None:
@@ -43,7 +43,8 @@ def roc(record: RunRecord) -> Figure | None:
     axes = figure.add_subplot()
     smallest = min(1.0 / (~rows["member"]).sum() for rows in scored.values())
     for attack, rows in scored.items():
-        _curve(axes, record, attack, rows)
+        position = list(MEMBERSHIP_ATTACKS).index(attack)
+        _curve(axes, record, attack, rows, PALETTE[position % len(PALETTE)], _STYLES[position % len(_STYLES)])
     chance = np.geomspace(smallest / 2, 1.0, 50)
     axes.plot(chance, chance, color=MUTED, linewidth=1.0, linestyle=":", label="chance")
     axes.set_xscale("log")
@@ -68,10 +69,9 @@ def _scored(examples: pd.DataFrame, attack: str) -> pd.DataFrame:
     return rows.assign(member=rows["member"].astype(bool))
 
 
-def _curve(axes: Axes, record: RunRecord, attack: str, rows: pd.DataFrame) -> None:
+def _curve(axes: Axes, record: RunRecord, attack: str, rows: pd.DataFrame, color: str, style: str) -> None:
     # drop_intermediate would remove points that are collinear on linear axes only, and bend the curve on log axes.
     false_positive, true_positive, _ = roc_curve(rows["member"], rows[attack].astype(float), drop_intermediate=False)
-    color, style = _LINES[attack]
     auc = shown_estimate(estimate(record.results, f"attack/{attack}/auc"), fixed)
     label = f"{MEMBERSHIP_ATTACKS[attack]}\nAUC {auc}"
     axes.step(false_positive, true_positive, where="post", color=color, linestyle=style, linewidth=1.8, label=label)

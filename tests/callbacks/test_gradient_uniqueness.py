@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+
+from gradient_disclosure import Damping, GradientUniqueness
+from gradient_disclosure.errors import (
+    BatchCouplingError,
+    ExampleIdError,
+    NonFiniteGradientError,
+    UnsupportedLayerError,
+    UnsupportedTrainingError,
+)
+from gradient_disclosure.gram.reference import leave_one_out_gnq, per_example_gradients
+from tests.toy import ToyModule, examples, fit, loader, network
+
+BY_INDEX = dict(example_ids=lambda batch: batch[2])
+
+
+def trained_weights(*callbacks: Any, optimizer: Any = None) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    module = ToyModule(optimizer)
+    fit(module, loader(shuffle=True), *callbacks)
+    return [p.detach().clone() for p in module.parameters()]
+
+
+@pytest.mark.parametrize("optimizer", [None, lambda p: torch.optim.Adam(p, lr=1e-2)])
+def test_training_is_bitwise_the_same_with_and_without(optimizer: Any) -> None:
+    plain = trained_weights(optimizer=optimizer)
+    audited = trained_weights(GradientUniqueness(**BY_INDEX), optimizer=optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(plain, audited, strict=True))
+
+
+@pytest.mark.parametrize("damping", [Damping(1e-2), Damping(0.3, "relative")])
+def test_ledger_equals_a_hand_written_audit(damping: Damping) -> None:
+    """Every step's scores by the literal definition, from gradients taken one example at a time."""
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    torch.manual_seed(0)
+    module = ToyModule(net=net)
+    state = {k: v.clone() for k, v in module.state_dict().items()}
+    audit = GradientUniqueness(damping, **BY_INDEX, known_ids=20)
+    fit(module, loader(dtype=torch.float64), audit, epochs=2)
+
+    x, y, index = examples(dtype=torch.float64)
+    again = ToyModule(net=net)
+    again.load_state_dict(state)
+    optimizer = again.configure_optimizers()
+    total, maximum, norms, drawn = (torch.zeros(20, dtype=torch.float64) for _ in range(4))
+    for _ in range(2):
+        for ids in index.split(6):
+            inputs, labels = x[ids], y[ids]
+            g = per_example_gradients(
+                again.net, lambda m, i, a=inputs, b=labels: F.cross_entropy(m(a[i : i + 1]), b[i : i + 1]), len(ids)
+            )
+            scale = float(g.square().sum(dim=1).mean())
+            lam = damping.value * (scale if damping.kind == "relative" else 1.0)
+            scores = leave_one_out_gnq(g, lam)
+            total[ids] += scores
+            maximum[ids] = torch.maximum(maximum[ids], scores)
+            norms[ids] += g.square().sum(dim=1)
+            drawn[ids] += 1
+            optimizer.zero_grad()
+            F.cross_entropy(again.net(inputs), labels).backward()
+            optimizer.step()
+    frame = audit.ledger.to_frame()
+    assert frame["index"].tolist() == list(range(20))
+    for column, expected in (("gnq_total", total), ("gnq_max", maximum), ("squared_norm_total", norms), ("n_drawn", drawn)):
+        torch.testing.assert_close(torch.tensor(frame[column].to_numpy()).double(), expected, rtol=1e-8, atol=0)
+    assert audit.ledger.n_steps == 8
+    assert audit.coverage == 1.0
+
+
+def test_exposure_is_inferred_from_the_loader() -> None:
+    audit = GradientUniqueness(**BY_INDEX, membership_prior=0.25)
+    fit(ToyModule(), loader(batch_size=5), audit, epochs=1)
+    assert audit.ledger.exposure is not None
+    assert audit.ledger.exposure.sampling.rate == 0.25
+    assert audit.ledger.exposure.sampling.prior == 0.25
+    assert not audit.ledger.exposure.poisson
+
+
+def test_without_ids_it_says_so_once_and_logs_statistics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    audit = GradientUniqueness()
+    with caplog.at_level(logging.WARNING):
+        trainer = fit(ToyModule(), loader(), audit, logger=CSVLogger(tmp_path), log_every_n_steps=1)
+    assert sum("no example_ids" in record.message for record in caplog.records) == 1
+    assert len(audit.ledger) == 0
+    logged = trainer.logged_metrics
+    assert float(logged["disclosure/gnq_max"]) >= float(logged["disclosure/gnq_mean"]) > 0
+    assert float(logged["disclosure/damping"]) == pytest.approx(0.01)
+    assert 0 < float(logged["disclosure/effective_rank"]) <= 6
+
+
+def test_nothing_is_left_on_the_module() -> None:
+    module = ToyModule()
+    before = {name: set(vars(m)) for name, m in module.named_modules()}
+    fit(module, loader(), GradientUniqueness(**BY_INDEX))
+    assert {name: set(vars(m)) for name, m in module.named_modules() if name} == {k: v for k, v in before.items() if k}
+    assert not any(m._forward_hooks for m in module.modules())
+    assert not any(p._backward_hooks for p in module.parameters())
+
+
+class Broken(ToyModule):
+    """Fails in the middle of a step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        super().training_step(batch, batch_idx)
+        raise RuntimeError("user's own error")
+
+
+def test_nothing_is_left_after_an_exception() -> None:
+    module = Broken()
+    with pytest.raises(RuntimeError, match="user's own error"):
+        fit(module, loader(), GradientUniqueness(**BY_INDEX))
+    assert not any(m._forward_hooks for m in module.modules())
+    assert not any(p._backward_hooks for p in module.parameters())
+
+
+def test_nan_names_step_and_examples() -> None:
+    x, y, index = examples()
+    x[3, 0] = float("nan")
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y, index), batch_size=4)
+    with pytest.raises(NonFiniteGradientError, match=r"step 0: NaN.*positions \[3\].*\[0, 1, 2, 3\]"):
+        fit(ToyModule(), data, GradientUniqueness(**BY_INDEX))
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (lambda batch: torch.zeros(len(batch[0]), dtype=torch.int64), "more than once"),
+        (lambda batch: batch[2] + 1000, r"unknown.*0 … 19"),
+        (lambda batch: batch[2] - 1, "unknown"),
+        (lambda batch: batch[2][:2], "for a batch of 6 examples"),
+        (lambda batch: batch[2].float(), "integers"),
+        (lambda batch: batch[2].tolist(), "list for a batch of 6"),
+    ],
+)
+def test_bad_ids_are_refused(ids: Any, message: str) -> None:
+    with pytest.raises(ExampleIdError, match=message):
+        fit(ToyModule(), loader(), GradientUniqueness(example_ids=ids, known_ids=20))
+
+
+def test_set_ups_that_would_be_audited_wrongly_are_refused() -> None:
+    with pytest.raises(UnsupportedTrainingError, match="accumulate_grad_batches=1"):
+        fit(ToyModule(), loader(), GradientUniqueness(), accumulate_grad_batches=2)
+    batch_norm = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    with pytest.raises(BatchCouplingError, match=r"net\.1.*GroupNorm"):
+        fit(ToyModule(net=batch_norm), loader(), GradientUniqueness())
+    recurrent = nn.Sequential(network(), nn.Bilinear(3, 3, 3))
+    with pytest.raises(UnsupportedLayerError, match=r"net\.1\.weight"):
+        fit(ToyModule(net=recurrent), loader(), GradientUniqueness())
+
+    manual = ToyModule()
+    manual.automatic_optimization = False
+    with pytest.raises(UnsupportedTrainingError, match="manual"):
+        fit(manual, loader(), GradientUniqueness())
+
+
+def test_state_survives_a_safe_load(tmp_path: Path) -> None:
+    audit = GradientUniqueness(**BY_INDEX)
+    fit(ToyModule(), loader(), audit)
+    torch.save(audit.state_dict(), tmp_path / "state.pt")
+    restored = GradientUniqueness(**BY_INDEX)
+    restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert restored.ledger.to_frame().equals(audit.ledger.to_frame())
+    assert restored.statistics == audit.statistics
+    assert restored.ledger.exposure == audit.ledger.exposure
+
+
+def test_importing_the_callback_pulls_in_no_optional_package() -> None:
+    code = (
+        "import sys; from gradient_disclosure import GradientUniqueness; import lightning; "
+        "bad = {'opacus', 'lpips', 'wandb', 'hydra', 'omegaconf', 'skimage', 'pandas'} & set(sys.modules); "
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_the_gram_needs_torch_alone() -> None:
+    code = "import sys; from gradient_disclosure import GradientGram; assert 'lightning' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
