@@ -14,19 +14,23 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from experiments.settings import identity, is_used, run_settings
+from gradient_disclosure.errors import DisclosureError
 from gradient_disclosure.files import write_json, write_text
 from gradient_disclosure.pipeline.folder import RESULTS, claim, fingerprint, finished_twin
 from gradient_disclosure.pipeline.run import run
 from gradient_disclosure.reporting.report import write_report
 from gradient_disclosure.reporting.table import console_table
+from gradient_disclosure.reporting.wandb_run import log_to_wandb
 
 logger = logging.getLogger("gradient_disclosure")
 
 OmegaConf.register_new_resolver("run_name", lambda overrides: overrides or "undefended", replace=True)
+OmegaConf.register_new_resolver("unless", lambda value, default: default if value is None else None, replace=True)
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
@@ -34,31 +38,60 @@ def main(config: DictConfig) -> float | None:
     """One job: make a run, or read back one that is finished; the test accuracy goes to Hydra's optimizing sweepers."""
     _quiet()
     folder = Path(HydraConfig.get().runtime.output_dir)
-    number = fingerprint(identity(config))
-    if config.fresh:
-        _empty(folder)
-    claim(folder, number)
-    if not is_used(config, "epsilon") and config.epsilon is not None:
-        logger.warning("epsilon=%s is ignored: the defense takes none", config.epsilon)
-    twin = finished_twin(folder, number)
-    if not (folder / RESULTS).exists() and twin is not None:
-        _copy(twin, folder)
-    elif not (folder / RESULTS).exists():
-        _run(config, folder, number)
-    results: dict[str, Any] = json.loads((folder / RESULTS).read_text())
+    try:
+        results = job(config, folder)
+    except DisclosureError as error:
+        if HydraConfig.get().mode is RunMode.MULTIRUN:
+            raise  # Hydra goes on with the other jobs and tells of this one at the end
+        sys.exit(f"{type(error).__name__}: {error}")
     console = Console()
     console.print(console_table(results))
-    console.print(f"Report: {folder / 'report.html'}")
+    console.print(f"Report: {folder / 'report.html'}", soft_wrap=True)
     accuracy = results.get("utility/test_accuracy")
     return accuracy if isinstance(accuracy, float) else None
 
 
+def job(config: DictConfig, folder: Path) -> dict[str, Any]:
+    """Make the run that ``config`` describes in ``folder``, unless it is there already; its results.
+
+    Raises:
+        DisclosureError: the message says what was wrong and what to do.
+    """
+    number = fingerprint(identity(config))
+    if config.fresh:
+        _empty(folder)
+    claim(folder, number)
+    if config.epsilon is not None and not is_used(config, "epsilon"):
+        logger.warning("epsilon=%s is ignored: the defense takes none", config.epsilon)
+    if (folder / RESULTS).exists():
+        logger.info("%s is finished and read back; fresh=true starts it anew", folder)
+    elif (twin := finished_twin(folder, number)) is not None:
+        _copy(twin, folder)
+    else:
+        _run(config, folder, number)
+    results: dict[str, Any] = json.loads((folder / RESULTS).read_text())
+    return results
+
+
 def _run(config: DictConfig, folder: Path, number: str) -> None:
     started = datetime.now().astimezone().isoformat(timespec="seconds")
-    write_text(folder / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
-    record = run(run_settings(config), folder, show_progress=config.report.progress and sys.stderr.isatty())
+    plain = OmegaConf.to_yaml(config, resolve=True)
+    write_text(folder / "config.yaml", plain)
+    settings = run_settings(config)
+    record = run(settings, folder, show_progress=config.report.progress and sys.stderr.isatty())
     results = {**record.results, "meta/fingerprint": number, "meta/started": started}
-    write_report(replace(record, results=results), folder)
+    record = replace(record, results=results)
+    if config.logger.kind == "wandb":
+        log_to_wandb(
+            record,
+            folder,
+            project=config.logger.project,
+            mode=config.logger.mode,
+            run_id=number,
+            share_examples=config.report.share_examples,
+            config=OmegaConf.to_container(config, resolve=True),
+        )
+    write_report(record, folder)
 
 
 def _copy(twin: Path, folder: Path) -> None:

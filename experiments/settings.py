@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,20 +33,20 @@ def run_settings(config: DictConfig) -> RunSettings:
     """
     training, attack = config.training, config.attack
     recipe = TrainingRecipe(
-        data=instantiate(config.data.loader),
-        network=instantiate(config.model.network),
-        optimizer=instantiate(training.optimizer),
-        defense=instantiate(config.defense) if "defense" in config else Undefended(),
-        audit=AuditSettings(instantiate(config.audit.damping), config.audit.membership_prior),
+        data=build(config.data.loader),
+        network=build(config.model.network),
+        optimizer=build(training.optimizer),
+        defense=build(config.defense) if "defense" in config else Undefended(),
+        audit=AuditSettings(build(config.audit.damping), config.audit.membership_prior),
         epochs=training.epochs,
         batch_size=training.batch_size,
         accelerator=training.accelerator,
         checkpoint_every_n_steps=training.checkpoint_every_n_steps,
     )
-    attacks = attack.reconstruction.attacks or {}
+    attacks = attack.reconstruction.attacks if attack.reconstruction.enabled else {}
     weights = attack.reconstruction.lpips_weights
     reconstruction = ReconstructionSettings(
-        attacks=tuple(instantiate(each) for each in attacks.values() if each is not None),
+        attacks=tuple(build(each) for each in attacks.values() if each is not None),
         examples=attack.reconstruction.examples,
         early_epochs=attack.reconstruction.early_epochs,
         working_ssim=attack.reconstruction.working_ssim,
@@ -58,6 +59,16 @@ def run_settings(config: DictConfig) -> RunSettings:
         reconstruction=reconstruction,
         description=description(config),
     )
+
+
+def build(node: DictConfig) -> Any:
+    """Instantiate a node; an error of the thing itself comes out as it is, not wrapped in Hydra's."""
+    try:
+        return instantiate(node)
+    except InstantiationException as error:
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None
 
 
 def identity(config: DictConfig) -> dict[str, Any]:

@@ -17,7 +17,9 @@ def network() -> nn.Module:
 
 
 class ToyModule(L.LightningModule):
-    def __init__(self, optimizer: Callable[..., torch.optim.Optimizer] | None = None, net: nn.Module | None = None) -> None:
+    def __init__(
+        self, optimizer: Callable[..., torch.optim.Optimizer] | None = None, net: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.net = net if net is not None else network()
         self.make_optimizer = optimizer or (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
@@ -40,7 +42,7 @@ def loader(n: int = 20, batch_size: int = 6, dtype: torch.dtype = torch.float32,
 
 
 def fit(module: L.LightningModule, data: Any, *callbacks: Any, epochs: int = 3, **options: Any) -> L.Trainer:
-    defaults: dict[str, Any] = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    defaults: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = L.Trainer(
         max_epochs=epochs,
         accelerator="cpu",

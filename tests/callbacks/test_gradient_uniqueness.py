@@ -23,7 +23,7 @@ from gradient_disclosure.errors import (
 from gradient_disclosure.gram.reference import leave_one_out_gnq, per_example_gradients
 from tests.toy import ToyModule, examples, fit, loader, network
 
-BY_INDEX = dict(example_ids=lambda batch: batch[2])
+BY_INDEX = {"example_ids": lambda batch: batch[2]}
 
 
 def trained_weights(*callbacks: Any, optimizer: Any = None) -> list[torch.Tensor]:
@@ -73,7 +73,12 @@ def test_ledger_equals_a_hand_written_audit(damping: Damping) -> None:
             optimizer.step()
     frame = audit.ledger.to_frame()
     assert frame["index"].tolist() == list(range(20))
-    for column, expected in (("gnq_total", total), ("gnq_max", maximum), ("squared_norm_total", norms), ("n_drawn", drawn)):
+    for column, expected in (
+        ("gnq_total", total),
+        ("gnq_max", maximum),
+        ("squared_norm_total", norms),
+        ("n_drawn", drawn),
+    ):
         torch.testing.assert_close(torch.tensor(frame[column].to_numpy()).double(), expected, rtol=1e-8, atol=0)
     assert audit.ledger.n_steps == 8
     assert audit.coverage == 1.0

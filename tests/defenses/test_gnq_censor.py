@@ -10,12 +10,12 @@ from torch import nn
 from gradient_disclosure import DisclosureLedger, GradientUniqueness, gnq_scores
 from gradient_disclosure.defenses.gnq_censor import CensorRule, Decision, GnqCensor, RandomCensor
 from gradient_disclosure.errors import CensorLimitError, UnsupportedTrainingError
-from gradient_disclosure.scores.budget import AbsoluteThreshold, MedianMultiple, QuantileThreshold
+from gradient_disclosure.defenses.budget import AbsoluteThreshold, MedianMultiple, QuantileThreshold
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import gradient_uniqueness
 from tests.toy import ToyModule, examples, fit, loader
 
-BY_INDEX = dict(example_ids=lambda batch: batch[2])
+BY_INDEX = {"example_ids": lambda batch: batch[2]}
 
 
 class ScriptedCensor:
@@ -116,9 +116,7 @@ def test_no_contributing_example_ends_above_its_budget() -> None:
     assert float(scores[0]) > budget > float(scores[1])  # at first sight only the outlier is over its budget
     censor = GnqCensor(CensorRule(threshold=AbsoluteThreshold(budget)))
     ids = torch.arange(6)
-    decision = censor.decide(
-        DisclosureLedger(), ids, ids, lambda kept: gradient_uniqueness(gram[kept][:, kept], 100.0)
-    )
+    decision = censor.decide(DisclosureLedger(), ids, ids, lambda kept: gradient_uniqueness(gram[kept][:, kept], 100.0))
     assert decision.dropped.tolist() == [0, 1]  # what hid behind it is dropped too
     assert float(decision.result.scores.max()) <= budget
     assert sorted(decision.kept.tolist() + decision.dropped.tolist()) == list(range(6))

@@ -40,6 +40,11 @@ def test_membership_verdicts(results: dict[str, Value], verdict: str) -> None:
     assert ("no proof of privacy" in " ".join(answer.sentences)) == verdict.startswith("Not measurably")
 
 
+def test_a_single_success_among_several_attacks_is_said() -> None:
+    results = auc("lira_online", 0.5, 0.46, 0.54) | auc("lira_offline", 0.55, 0.51, 0.59)
+    assert "Of the 2 attacks tried, 1 beat guessing by their interval." in attack_answers(results)[0].sentences
+
+
 def scores(attack: str, working: bool, init: float | None, end: float | None) -> dict[str, Value]:
     return {
         f"attack/{attack}/working": working,

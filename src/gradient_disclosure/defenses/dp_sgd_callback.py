@@ -1,32 +1,29 @@
-"""DP-SGD as a Lightning callback: Opacus's hooks and optimizer for the time of one training."""
+"""DP-SGD as a Lightning callback."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import asdict
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from opacus import PrivacyEngine
-from opacus.grad_sample import GradSampleHooks
-from opacus.optimizers import DPOptimizer
-from torch import Tensor, nn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info  # type: ignore[attr-defined]
+from torch import Tensor
 from torch.optim import Optimizer
 
 from gradient_disclosure.defenses.dp_sgd_accounting import privacy_spent
-from gradient_disclosure.defenses.dp_sgd_checks import (
+from gradient_disclosure.defenses.dp_sgd_checks import refuse_accumulation, refuse_unsupported_training
+from gradient_disclosure.defenses.dp_sgd_opacus import OpacusSession
+from gradient_disclosure.defenses.dp_sgd_settings import PrivacySettings, PrivacyTerms
+from gradient_disclosure.defenses.dp_sgd_step_checks import (
+    check_loss,
+    check_noisy_gradient,
     check_per_example_gradients,
     index_of,
-    refuse_accumulation,
-    refuse_summed_loss,
-    refuse_unsupported_training,
 )
-from gradient_disclosure.defenses.dp_sgd_settings import PrivacySettings, PrivacyTerms
-from gradient_disclosure.errors import NonFiniteGradientError, UnsupportedTrainingError
+from gradient_disclosure.errors import UnsupportedTrainingError
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.training.batches import derived_seed
 
@@ -34,20 +31,16 @@ from gradient_disclosure.training.batches import derived_seed
 class DPSGDCallback(Callback):
     """Clips each example's gradient and adds noise to their sum, at every step of one training.
 
-    When training starts, Opacus's hooks are set on the module and its ``DPOptimizer`` takes the place of the module's
-    optimizer (learning rate schedules keep acting on the original, whose parameter groups it shares). When training
-    ends or fails, both are removed and the module is as it was.
+    Opacus is on the module from the start of training to its end or failure; then module and optimizer are as before.
 
-    - Until the optimizer steps, ``p.grad`` is the ordinary mean gradient (also in ``on_after_backward`` and
-      ``on_before_optimizer_step``), but the step ignores it: it takes ``p.grad_sample`` and writes the noisy gradient
-      to ``p.grad``. So other callbacks can audit the step, and cannot change it by changing ``p.grad``.
-    - The sum of clipped gradients is divided by the expected batch size n / steps_per_epoch. Opacus truncates that to
-      an integer (to 0 at batch size 1); this is undone. It scales the step and has no influence on ε.
-    - An empty batch takes a step of noise alone, whatever the module's loss is then; any other NaN or infinity stops
-      the training before the weights change. (A module that logs its loss logs NaN for an empty batch.)
-    - The state for a resume (noise generator, history of the accountant) is part of the checkpoint.
-
-    The noise comes from torch's ordinary generator, which is not cryptographically secure.
+    - Until the optimizer steps, ``p.grad`` is the ordinary mean gradient (in ``on_after_backward`` and
+      ``on_before_optimizer_step`` too), but the step ignores it: it takes ``p.grad_sample`` and writes the noisy
+      gradient to ``p.grad``. So other callbacks can audit a step, but not change it through ``p.grad``.
+    - The sum of the clipped gradients is divided by the expected batch size n / steps_per_epoch. (Opacus truncates
+      that to an integer, to 0 at batch size 1, which is undone here. It scales the step, with no influence on ε.)
+    - An empty batch takes a step of noise alone, whatever the module's loss is then. Any other NaN or infinity stops
+      the training before the weights change.
+    - The noise comes from torch's ordinary generator, which is not cryptographically secure.
 
     Args:
         settings: clipping norm, and noise or budget.
@@ -66,10 +59,8 @@ class DPSGDCallback(Callback):
         self._history: list[tuple[float, float, int]] = []
         self._generator: torch.Generator | None = None
         self._restored: dict[str, Any] | None = None
-        self._module: nn.Module | None = None  # the module that carries Opacus's hooks, while it does
-        self._hooks: GradSampleHooks | None = None
-        self._original: Optimizer | None = None
-        self._index: Tensor | None = None
+        self._session: OpacusSession | None = None
+        self._index = torch.empty(0, dtype=torch.int64)
         self._compared = False
 
     @property
@@ -80,9 +71,7 @@ class DPSGDCallback(Callback):
             UnsupportedTrainingError: no training has started.
         """
         if self._terms is None:
-            raise UnsupportedTrainingError(
-                "DP-SGD: nothing is known of the privacy of a training that has not started."
-            )
+            raise UnsupportedTrainingError("DP-SGD: its terms are known once training has started, not before.")
         return self._terms
 
     def mechanism(self) -> GaussianMechanism:
@@ -99,79 +88,76 @@ class DPSGDCallback(Callback):
 
     def summary(self) -> dict[str, float | int | str]:
         """epsilon, delta, noise_multiplier, clip_norm, sampling_rate, steps and the accountant that epsilon is from."""
-        epsilon, accountant = privacy_spent(self._history, self.terms.delta, self.terms.accountant)
+        terms = self.terms
+        epsilon, accountant = privacy_spent(self._history, terms.delta, terms.accountant)
         return {
             "epsilon": epsilon,
-            "delta": self.terms.delta,
-            "noise_multiplier": self.terms.noise_multiplier,
-            "clip_norm": self.terms.clip_norm,
-            "sampling_rate": self.terms.sampling_rate,
-            "steps": self._steps,
+            "delta": terms.delta,
+            "noise_multiplier": terms.noise_multiplier,
+            "clip_norm": terms.clip_norm,
+            "sampling_rate": terms.sampling_rate,
+            "steps": self._accounted_steps,
             "accountant": accountant,
         }
 
     @property
-    def _steps(self) -> int:
+    def _accounted_steps(self) -> int:
         return sum(steps for _, _, steps in self._history)
 
-    # ---------------------------------------------------------------- Lightning hooks
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse what would not be private, then make the module's optimizer private."""
+        """Refuse what would not be private, then put Opacus in place."""
         refuse_unsupported_training(trainer, pl_module)
-        if self._restored is None and self._history:
+        if self._history and self._restored is None:
             raise UnsupportedTrainingError(
                 "DP-SGD: this callback has already seen a training. Make a fresh one, or resume from a checkpoint."
             )
-        if self._steps != trainer.global_step:
+        if self._accounted_steps != trainer.global_step:
             raise UnsupportedTrainingError(
-                f"DP-SGD: the training stands at step {trainer.global_step}, of which {self._steps} were accounted. The "
-                "other steps were taken without DP-SGD, so no epsilon holds: start a new training."
+                f"DP-SGD: {trainer.global_step} steps were taken before, but {self._accounted_steps} are accounted. "
+                "Some were taken without DP-SGD, so that no epsilon holds: start a new training."
             )
-        plan = trainer.train_dataloader.plan
-        members, steps = plan.members.numel(), trainer.estimated_stepping_batches
+        loader: Any = trainer.train_dataloader
+        steps = trainer.estimated_stepping_batches
         self._terms = self._settings.terms(
-            members=members,
-            sampling_rate=plan.sampling_rate,
+            members=len(loader.dataset),
+            sampling_rate=loader.plan.sampling_rate,
             steps=None if math.isinf(steps) else int(steps),
             saved=self._terms if self._restored is not None else None,
         )
         self._generator = self._noise_generator(pl_module.device)
         self._restored = None
-        self._attach(trainer, pl_module, members / plan.steps_per_epoch)
+        self._compared = False
+        self._session = OpacusSession(
+            trainer,
+            pl_module,
+            terms=self._terms,
+            history=self._history,
+            generator=self._generator,
+            before_step=lambda parameters: check_noisy_gradient(parameters, trainer.global_step, self._index),
+        )
         rank_zero_info(self._terms.describe())
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Look whether the batch is empty; Opacus need not see it then."""
+        """Note which examples take part; Opacus need not see an empty batch."""
         refuse_accumulation(trainer, pl_module)
         self._index = index_of(batch)
-        assert self._hooks is not None
-        if self._index.numel() == 0:
-            self._hooks.disable_hooks()
-        else:
-            self._hooks.enable_hooks()
+        assert self._session is not None
+        self._session.record(self._index.numel() > 0)
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        """Refuse a loss that is NaN or a sum."""
-        if self._index is None or self._index.numel() == 0:
-            return
-        refuse_summed_loss(loss)
-        if not torch.isfinite(loss):
-            raise NonFiniteGradientError(
-                f"The loss is {loss.item()} at step {trainer.global_step}, on examples {self._index.tolist()}. Lower the "
-                "learning rate, or look at these inputs."
-            )
+        """Refuse a loss that is not finite, or a sum."""
+        if self._index.numel() > 0:
+            check_loss(loss, trainer.global_step, self._index)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Check the per-example gradients, or put none at all in place for an empty batch."""
-        assert self._index is not None
+        """Check the per-example gradients; for an empty batch, put none in place."""
+        assert self._session is not None
         if self._index.numel() == 0:
-            for parameter in _trainable(pl_module):
-                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
+            self._session.put_no_gradients()
             return
         check_per_example_gradients(pl_module, self._index.numel(), against_autograd=not self._compared)
         self._compared = True
@@ -179,21 +165,22 @@ class DPSGDCallback(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Make sure that the accountant and Lightning have counted the same steps."""
-        self._index = None
-        if self._steps != trainer.global_step:
+        """Make sure that the accountant has counted the same steps as Lightning, at the rate of the sampler."""
+        rates = {rate for _, rate, _ in self._history}
+        if self._accounted_steps != trainer.global_step or rates != {self.terms.sampling_rate}:
             raise UnsupportedTrainingError(
-                f"DP-SGD: Lightning counts {trainer.global_step} steps, the accountant {self._steps}. Does the module "
-                "override optimizer_step without calling optimizer.step(closure) each time?"
+                f"DP-SGD: after {trainer.global_step} steps at sampling rate {self.terms.sampling_rate} the accountant "
+                f"holds {self._history} (noise multiplier, rate, steps). Does the module override optimizer_step "
+                "without calling optimizer.step(closure) once each time?"
             )
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave the module and its optimizer as they were."""
-        self._detach(trainer)
+        """Leave module and optimizer as they were."""
+        self._close()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave the module and its optimizer as they were."""
-        self._detach(trainer)
+        """Leave module and optimizer as they were."""
+        self._close()
 
     def state_dict(self) -> dict[str, Any]:
         """Terms, history and state of the noise as tensors, numbers and plain containers."""
@@ -210,9 +197,7 @@ class DPSGDCallback(Callback):
         """Take over the terms and the history of a checkpoint; the noise goes on when training starts."""
         self._restored = state_dict
         self._terms = PrivacyTerms(**state_dict["terms"])
-        self._history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in state_dict["history"]]
-
-    # ---------------------------------------------------------------- Opacus
+        self._history = [(sigma, rate, steps) for sigma, rate, steps in state_dict["history"]]
 
     def _noise_generator(self, device: torch.device) -> torch.Generator:
         generator = torch.Generator(device)
@@ -220,70 +205,12 @@ class DPSGDCallback(Callback):
             return generator.manual_seed(derived_seed("dp-sgd noise", self._seed))
         if self._restored["device"] != device.type:
             raise UnsupportedTrainingError(
-                f"DP-SGD: the checkpoint's noise generator lives on {self._restored['device']}, but training goes on on "
-                f"{device.type}, where its numbers differ. Resume on the same kind of device."
+                f"DP-SGD: the checkpoint's noise comes from a generator on {self._restored['device']}, whose numbers a "
+                f"generator on {device.type} does not give. Resume on the same kind of device."
             )
-        generator.set_state(self._restored["noise"])
-        return generator
+        return generator.set_state(self._restored["noise"])
 
-    def _attach(self, trainer: pl.Trainer, pl_module: pl.LightningModule, expected_batch_size: float) -> None:
-        self._module, self._original, self._compared = pl_module, trainer.optimizers[0], False
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Secure RNG turned off")
-            engine = PrivacyEngine(accountant=self.terms.accountant)
-        engine.accountant.history = self._history
-        self._hooks, private, _ = engine.make_private(
-            module=pl_module,
-            optimizer=self._original,
-            data_loader=trainer.train_dataloader,
-            noise_multiplier=self.terms.noise_multiplier,
-            max_grad_norm=self.terms.clip_norm,
-            poisson_sampling=False,  # the loader already draws that way
-            wrap_model=False,
-            noise_generator=self._generator,
-        )
-        private.expected_batch_size = expected_batch_size
-        account = private.step_hook
-
-        def check_and_account(optimizer: DPOptimizer) -> None:
-            self._refuse_non_finite(trainer, optimizer)
-            account(optimizer)
-
-        private.attach_step_hook(check_and_account)
-        trainer.strategy.optimizers = [private]
-
-    def _refuse_non_finite(self, trainer: pl.Trainer, optimizer: DPOptimizer) -> None:
-        if torch.isfinite(torch.nn.utils.get_total_norm([p.grad for p in optimizer.params])):
-            return
-        assert self._index is not None
-        squares = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in optimizer.grad_samples]).sum(dim=0)
-        examples = self._index[~torch.isfinite(squares)].tolist()
-        raise NonFiniteGradientError(
-            f"The gradient is not finite at step {trainer.global_step}, by examples {examples}. No step was taken. Lower "
-            "the learning rate, or look at these inputs."
-        )
-
-    def _detach(self, trainer: pl.Trainer) -> None:
-        if self._module is None:
-            return
-        if self._hooks is not None:
-            self._hooks.cleanup()
-        _remove_traces(self._module)
-        trainer.strategy.optimizers = [self._original]
-        self._module = self._hooks = self._original = self._index = None
-
-
-def _trainable(module: nn.Module) -> list[Any]:
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-
-def _remove_traces(module: nn.Module) -> None:
-    """What Opacus's own clean-up leaves behind, in particular after an exception."""
-    for handle in getattr(module, "autograd_grad_sample_hooks", []):
-        handle.remove()
-    for layer in module.modules():
-        for attribute in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
-            layer.__dict__.pop(attribute, None)
-    for parameter in module.parameters():
-        for attribute in ("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample", "_norm_sample"):
-            parameter.__dict__.pop(attribute, None)
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None

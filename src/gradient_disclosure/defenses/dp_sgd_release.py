@@ -49,7 +49,7 @@ def release_dp_sgd(
     noise_std = noise_multiplier * clip_norm / batch_size
 
     def released(gradient: Tensor) -> Tensor:
-        mean = torch.tensordot(factors, gradient, dims=1) / batch_size
+        mean = torch.einsum("i,i...->...", factors, gradient) / batch_size
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
         return mean + noise_std * noise
 

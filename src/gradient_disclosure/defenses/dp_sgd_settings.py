@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from gradient_disclosure.defenses.dp_sgd_accounting import Accountant, default_delta, solve_noise_multiplier
 from gradient_disclosure.errors import UnsupportedTrainingError
@@ -104,39 +104,39 @@ class PrivacySettings:
         delta = self.delta if self.delta is not None else default_delta(members)
         if not 0.0 < delta < 1.0 / members:
             raise UnsupportedTrainingError(
-                f"delta must lie between 0 and 1/n = {1 / members:.3g} for n = {members} members, not {delta}: at 1/n a "
-                "mechanism may publish a member in full. Leave it unset for 1/(10 n)."
+                f"delta must lie between 0 and 1/n = {1 / members:.3g} for n = {members} members, not {delta}: at 1/n "
+                "a mechanism may publish a member in full. Leave it unset for 1/(10 n)."
             )
         if self.target_epsilon is not None and steps is None:
             raise UnsupportedTrainingError(
                 "The noise for a target_epsilon depends on the number of steps: set the trainer's max_epochs or "
                 "max_steps, or give noise_multiplier instead."
             )
-        asked = {
-            "clip_norm": self.clip_norm,
-            "delta": delta,
-            "sampling_rate": sampling_rate,
-            "accountant": self.accountant,
-            "target_epsilon": self.target_epsilon,
-            "planned_steps": None if self.target_epsilon is None else steps,
-        }
-        if self.noise_multiplier is not None:
-            asked["noise_multiplier"] = self.noise_multiplier
+        # A resumed training goes on with the noise its budget was solved for; solving again would be slow and no safer.
+        solved = saved.noise_multiplier if saved is not None else math.nan
+        asked = PrivacyTerms(
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier if self.noise_multiplier is not None else solved,
+            delta=delta,
+            sampling_rate=sampling_rate,
+            accountant=self.accountant,
+            target_epsilon=self.target_epsilon,
+            planned_steps=None if self.target_epsilon is None else steps,
+        )
         if saved is not None:
-            changed = [
-                f"{key} {getattr(saved, key)} -> {value}"
-                for key, value in asked.items()
-                if getattr(saved, key) != value
-            ]
-            if changed:
-                raise UnsupportedTrainingError(
-                    f"The checkpoint was trained with other privacy settings ({'; '.join(changed)}), and no epsilon "
-                    "holds for a mixture. Resume with the settings of the original run, or start a new one."
-                )
+            _refuse_changes(saved, asked)
             return saved
-        if self.noise_multiplier is None:
-            assert self.target_epsilon is not None and steps is not None
-            asked["noise_multiplier"] = solve_noise_multiplier(
-                self.target_epsilon, delta, sampling_rate, steps, self.accountant
-            )
-        return PrivacyTerms(**asked)
+        if self.target_epsilon is None or steps is None:
+            return asked
+        sigma = solve_noise_multiplier(self.target_epsilon, delta, sampling_rate, steps, self.accountant)
+        return replace(asked, noise_multiplier=sigma)
+
+
+def _refuse_changes(saved: PrivacyTerms, asked: PrivacyTerms) -> None:
+    before, now = asdict(saved), asdict(asked)
+    changed = [f"{key} {before[key]} -> {now[key]}" for key in now if before[key] != now[key]]
+    if changed:
+        raise UnsupportedTrainingError(
+            f"The checkpoint was trained with other privacy settings ({'; '.join(changed)}), and its epsilon would not "
+            "be that of the settings. Resume with the settings of the original run, or start a new one."
+        )

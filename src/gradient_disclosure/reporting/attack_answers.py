@@ -60,7 +60,9 @@ def _membership(results: Results) -> Answer:
         return Answer(
             question, f"AUC {fixed(score.value)}, no interval", (*sentences, "Without an interval there is no verdict.")
         )
-    if _beats_guessing(score):
+    successes = sum(_beats_guessing(other) for other in known.values())
+    if successes:
+        sentences.append(f"Of the {len(known)} attacks tried, {successes} beat guessing by their interval.")
         return Answer(question, "Better than guessing", tuple(sentences))
     if tpr is not None and tpr.low is not None and tpr.low > 0.01:
         return Answer(question, "On average no better than guessing, but better for a few", tuple(sentences))
@@ -87,7 +89,8 @@ def _reconstruction(results: Results) -> Answer:
     ]
     if failed:
         sentences.append(
-            f"Attack not working: {', '.join(failed)} failed on the undefended gradient, too, so it says nothing here."
+            f"Attack not working: {', '.join(failed)} did not reconstruct even the undefended gradient, so nothing "
+            "follows for the defense."
         )
     if not working:
         return Answer(question, "Attack not working", tuple(sentences))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from gradient_disclosure.reporting.record import Results
+from gradient_disclosure.reporting.record import Results, Value
 from gradient_disclosure.reporting.values import number, text
 from gradient_disclosure.reporting.vocabulary import CENSORS, RECONSTRUCTION_ATTACKS
+
+_DRAWS: dict[Value, str] = {
+    True: "Bits assume independent (Poisson) draws, as this run makes them.",
+    False: "Bits assume independent (Poisson) draws; this run shuffles, so they are a Poisson approximation.",
+    None: "Bits assume independent (Poisson) draws; under shuffled epochs they are a Poisson approximation.",
+}
 
 
 def notes(results: Results) -> tuple[str, ...]:
@@ -54,7 +60,7 @@ def _bits(results: Results) -> list[str]:
         and number(results, "disclosure/bits_gaussian_mean") is None
     ):
         return []
-    sentences = ["Bits assume independent (Poisson) draws; under shuffled epochs they are a Poisson approximation."]
+    sentences = [_DRAWS.get(results.get("disclosure/poisson"), _DRAWS[None])]
     if number(results, "disclosure/fraction_at_cap"):
         sentences.append("At the cap the bound in bits is vacuous: for those members only the ranking by GNQ speaks.")
     if text(results, "defense/name") == "dp_sgd":

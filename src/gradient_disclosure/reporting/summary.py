@@ -92,7 +92,8 @@ MEMBERSHIP = (
 COST = (
     Row("Training", "cost/train_seconds", duration, "cost"),
     Row("Shadow models", "cost/cohort_seconds", duration, "cost"),
-    Row("Attacks", "cost/attack_seconds", duration, "cost"),
+    Row("Membership attacks", "cost/membership_seconds", duration, "cost"),
+    Row("Reconstructions", "cost/reconstruction_seconds", duration, "cost"),
     Row("Whole run", "cost/total_seconds", duration, "cost"),
     Row("Audit overhead", "cost/audit_overhead", multiple, "cost"),
 )

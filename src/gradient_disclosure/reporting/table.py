@@ -73,7 +73,7 @@ def grid_table(grid: Grid, *, ruled: bool = True, names: int = 1) -> Table:
 
 def _side_by_side_table(name: str, columns: tuple[Column, ...]) -> Table:
     table = Table(title=Text(name), title_justify="left", title_style="bold", expand=True)
-    for column, ratio in zip(columns, (18, 24, 28, 17), strict=True):
+    for column, ratio in zip(columns, (17, 24, 27, 19), strict=True):
         table.add_column(column.title, ratio=ratio)
     table.add_row(*(Group(*map(_card, column.cells)) for column in columns))
     return table

@@ -60,28 +60,28 @@ def log_to_wandb(
     import wandb
 
     pictures = figures_to_log(folder, examples_allowed=mode != "online" or share_examples)
-    if (
-        mode == "offline"
-        and not share_examples
-        and any(figure.name in pictures for figure in FIGURES if figure.shows_examples)
-    ):
+    with_examples = any(figure.name in pictures for figure in FIGURES if figure.shows_examples)
+    if mode == "offline" and with_examples and not share_examples:
         _LOGGER.warning("The offline W&B run below %s shows training examples: `wandb sync` would upload them.", folder)
     # W&B cannot look up an earlier run without a network, and says so when asked to.
     resume: Literal["allow"] | None = "allow" if mode == "online" else None
     try:
         run = wandb.init(project=project, id=run_id, resume=resume, mode=mode, dir=folder, config=dict(config))
     except (wandb.Error, OSError) as error:
-        raise DisclosureError(
-            f"Weights & Biases could not start in mode {mode!r}: {error}. The results are safe in {folder}; log in "
-            f"with "
-            "`wandb login`, or run offline and upload later with `wandb sync`."
-        ) from error
+        raise _not_started(mode, folder, error) from error
     try:
         images = {f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
         table = wandb.Table(dataframe=ledger_table(record.examples))
         run.log({**scalars(record.results), **images, "ledger": table})
     finally:
         wandb.finish()
+
+
+def _not_started(mode: Mode, folder: Path, error: Exception) -> DisclosureError:
+    return DisclosureError(
+        f"Weights & Biases could not start in mode {mode!r}: {error}. The results are safe in {folder}; log in with "
+        "`wandb login`, or run offline and upload later with `wandb sync`."
+    )
 
 
 def scalars(results: Results) -> dict[str, float]:

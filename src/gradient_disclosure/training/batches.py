@@ -129,8 +129,8 @@ class PoissonBatches(_SeededBatches):
     """Each member enters each batch independently with probability 1 / steps_per_epoch; a batch may be empty.
 
     This is the sampling that the accountants of DP-SGD assume (Abadi et al. 2016, "Deep Learning with Differential
-    Privacy").
-    The rate is exactly 1 / steps_per_epoch, not batch_size / n, because Opacus accounts for 1 / len(loader).
+    Privacy"). The rate is exactly 1 / steps_per_epoch, not batch_size / n, because Opacus accounts for
+    1 / len(loader).
 
     Attributes:
         members: (n,) int64, the pool indices that training may use, each once.

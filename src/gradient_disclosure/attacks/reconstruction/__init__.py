@@ -1,5 +1,6 @@
 """Reconstruction of training inputs from released gradients, and its scoring."""
 
+from gradient_disclosure.attacks.reconstruction.attack import Reconstruction, ReconstructionAttack
 from gradient_disclosure.attacks.reconstruction.dlg import DLG
 from gradient_disclosure.attacks.reconstruction.gradient_matching import GradientMatching
 from gradient_disclosure.attacks.reconstruction.idlg import IDLG
@@ -7,7 +8,6 @@ from gradient_disclosure.attacks.reconstruction.inverting_gradients import Inver
 from gradient_disclosure.attacks.reconstruction.matching import match_to_originals
 from gradient_disclosure.attacks.reconstruction.metrics import reconstruction_metrics
 from gradient_disclosure.attacks.reconstruction.perceptual import PerceptualDistance
-from gradient_disclosure.attacks.reconstruction.attack import Reconstruction, ReconstructionAttack
 from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
 from gradient_disclosure.attacks.reconstruction.victim import gradient_of_batch
 

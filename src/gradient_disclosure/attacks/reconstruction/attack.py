@@ -23,9 +23,15 @@ class Reconstruction:
     Attributes:
         inputs: (B, *shape) float32 on the CPU, within the value range; all mid-range where the attack diverged.
         labels: (B,) int64 on the CPU; -1 where the attack diverged before it knew them.
-        loss: the attacker's own loss at ``inputs`` before they were moved into the value range; infinite where it diverged.
+        loss: the attacker's own loss at ``inputs`` before they were moved into the value range; infinite where the
+            attack diverged.
         restart_losses: the best loss of each restart that was run; infinite for a discarded one.
         diverged: no restart ever had a finite loss.
+
+    Example:
+        >>> failed = Reconstruction(torch.full((1, 2), 0.5), torch.tensor([-1]), float("inf"), (float("inf"),), True)
+        >>> failed.diverged
+        True
     """
 
     inputs: Tensor
@@ -52,8 +58,7 @@ class ReconstructionAttack(Protocol):
         num_classes: int,
         value_range: tuple[float, float] | None,
         generator: torch.Generator,
-        labels: Tensor | None = None,
         progress: Progress | None = None,
     ) -> Reconstruction:
-        """Reconstructs the batch behind a released gradient; see PublishedAttack.reconstruct."""
+        """Reconstructs the batch behind a released gradient; see GradientMatching.reconstruct."""
         ...

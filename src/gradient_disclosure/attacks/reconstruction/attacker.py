@@ -42,8 +42,8 @@ def check_released(module: nn.Module, released: ReleasedGradient) -> None:
             )
         if not bool(torch.isfinite(gradient).all()):
             raise NonFiniteGradientError(
-                f"the gradient released for {name} holds NaN or infinity: the victim's training has diverged, and there is"
-                " nothing to reconstruct."
+                f"the gradient released for {name} holds NaN or infinity: the victim's training has diverged,"
+                " and there is nothing to reconstruct."
             )
     if released.batch_size < 1:
         raise AttackInputError(f"batch_size of a released gradient must be at least 1, not {released.batch_size}.")
@@ -57,12 +57,24 @@ def check_released(module: nn.Module, released: ReleasedGradient) -> None:
 class Attacker:
     """The attacker's float64 copy of the released weights, and the gradient it tries to match.
 
-    It knows the defense: with a clipping norm it compares clipped gradients with clipped gradients. The user's module is
-    used as a function only and keeps its own parameters.
+    It knows the defense: with a clipping norm it compares clipped gradients with clipped gradients. The user's module
+    is used as a function only and keeps its own parameters.
+
+    Args:
+        module: the victim's network.
+        released: what the defense released; checked by ``check_released``.
 
     Attributes:
+        batch_size: number of examples in the released batch.
+        device: where the module's parameters are.
         released: (P,) float64, the released gradient, flattened.
-        num_parameters: P.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> attacker = Attacker(layer, ReleasedGradient((torch.ones(2, 2), torch.ones(2)), batch_size=1, clip_norm=0.1))
+        >>> gradient = attacker.gradient(torch.ones(1, 2, dtype=torch.float64), torch.tensor([0]))
+        >>> round(gradient.norm().item(), 6)
+        0.1
     """
 
     def __init__(self, module: nn.Module, released: ReleasedGradient) -> None:
@@ -97,7 +109,7 @@ class Attacker:
         if self._clip_norm is None:
             return self._plain_gradient(inputs, labels)
         singles = (self._plain_gradient(inputs[i : i + 1], labels[i : i + 1]) for i in range(self.batch_size))
-        return torch.stack([self._clipped(single) for single in singles]).mean(0)
+        return torch.stack([_clipped(single, self._clip_norm) for single in singles]).mean(0)
 
     def _plain_gradient(self, inputs: Tensor, labels: Tensor) -> Tensor:
         loss = F.cross_entropy(self.logits(inputs), labels)
@@ -106,9 +118,11 @@ class Attacker:
         )
         return torch.cat([gradient.flatten() for gradient in gradients])
 
-    def _clipped(self, gradient: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(gradient)
-        return gradient * (self._clip_norm / norm.clamp(min=self._clip_norm))
+
+def _clipped(gradient: Tensor, clip_norm: float) -> Tensor:
+    norm = torch.linalg.vector_norm(gradient)
+    clipped: Tensor = gradient * (clip_norm / norm.clamp(min=clip_norm))
+    return clipped
 
 
 def _float64(tensor: Tensor) -> Tensor:

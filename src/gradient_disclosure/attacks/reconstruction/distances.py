@@ -19,10 +19,10 @@ class GradientDistance(Protocol):
 
 @dataclass(frozen=True)
 class SquaredL2:
-    """Squared Euclidean distance, as a fraction of the released gradient's squared norm (Zhu et al. 2019, "Deep leakage").
+    """Squared Euclidean distance, as a fraction of the released gradient's squared norm.
 
-    The division does not move the minimum; it makes tolerances mean the same at initialization and at the end of
-    training, where gradients are small.
+    The distance of DLG (Zhu et al. 2019, "Deep leakage from gradients"). The division does not move the minimum; it
+    makes tolerances mean the same at initialization and at the end of training, where gradients are small.
 
     Example:
         >>> SquaredL2()(torch.tensor([3.0, 0.0]), torch.tensor([2.0, 0.0])).item()
@@ -46,4 +46,5 @@ class CosineDistance:
     def __call__(self, dummy: Tensor, released: Tensor) -> Tensor:
         """1 − ⟨dummy, released⟩ / (‖dummy‖ ‖released‖) for gradients (P,); 1 where the dummy's is zero."""
         norms = torch.linalg.vector_norm(dummy) * torch.linalg.vector_norm(released)
-        return 1 - dummy @ released / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+        cosine: Tensor = dummy @ released / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+        return 1 - cosine

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradient_disclosure.attacks.errors import AttackInputError
+from gradient_disclosure.attacks.reconstruction.attack import UNKNOWN_LABEL, Progress, Reconstruction
 from gradient_disclosure.attacks.reconstruction.attacker import Attacker
 from gradient_disclosure.attacks.reconstruction.descent import Descent
 from gradient_disclosure.attacks.reconstruction.distances import GradientDistance
@@ -17,7 +18,6 @@ from gradient_disclosure.attacks.reconstruction.initialization import Initializa
 from gradient_disclosure.attacks.reconstruction.labels import LabelRecovery
 from gradient_disclosure.attacks.reconstruction.optimizers import MatchingOptimizer
 from gradient_disclosure.attacks.reconstruction.priors import InputPrior
-from gradient_disclosure.attacks.reconstruction.attack import UNKNOWN_LABEL, Progress, Reconstruction
 from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
 from gradient_disclosure.attacks.reconstruction.scale import InputScale
 from gradient_disclosure.attacks.reconstruction.victim import evaluation_mode
@@ -36,6 +36,17 @@ class GradientMatching:
         optimizer: how the dummy batch is moved.
         restarts: the most restarts; the best by the attacker's own loss is kept.
         tolerance: gradient distance at which the batch counts as found and the attack stops.
+
+    Example:
+        >>> from gradient_disclosure.attacks.reconstruction.distances import SquaredL2
+        >>> from gradient_disclosure.attacks.reconstruction.initialization import UniformInitialization
+        >>> from gradient_disclosure.attacks.reconstruction.labels import AnalyticLabel
+        >>> from gradient_disclosure.attacks.reconstruction.optimizers import LBFGS
+        >>> from gradient_disclosure.attacks.reconstruction.priors import TotalVariation
+        >>> attack = GradientMatching("smooth_idlg", SquaredL2(), TotalVariation(1e-6), AnalyticLabel(),
+        ...                           UniformInitialization(), LBFGS(50), restarts=1, tolerance=1e-8)
+        >>> attack.name
+        'smooth_idlg'
     """
 
     name: str
@@ -79,12 +90,12 @@ class GradientMatching:
             AttackInputError: the gradient is of another model, is zero, or the settings do not fit the module.
             NonFiniteGradientError: the released gradient holds NaN or infinity.
         """
-        attacker = Attacker(module, released)
         scale = InputScale.of(value_range)
-        labels = self.labels.recover(module, released, num_classes)
-        labels = None if labels is None else labels.to(attacker.device)
         descents: list[Descent] = []
         with evaluation_mode(module):
+            attacker = Attacker(module, released)
+            labels = self.labels.recover(module, released, num_classes)
+            labels = None if labels is None else labels.to(attacker.device, copy=True)
             _check_logits(attacker, shape, num_classes)
             for restart in range(self.restarts):
                 descent = self._begin(attacker, scale, labels, shape, num_classes, generator)
@@ -121,12 +132,18 @@ class GradientMatching:
 
 def _check_logits(attacker: Attacker, shape: tuple[int, ...], num_classes: int) -> None:
     """One forward pass tells whether shape and num_classes are the module's."""
-    with torch.no_grad():
-        logits = attacker.logits(torch.zeros(attacker.batch_size, *shape, dtype=torch.float64, device=attacker.device))
+    inputs = torch.zeros(attacker.batch_size, *shape, dtype=torch.float64, device=attacker.device)
+    try:
+        with torch.no_grad():
+            logits = attacker.logits(inputs)
+    except RuntimeError as error:
+        raise AttackInputError(
+            f"the module cannot be evaluated on float64 inputs of shape {tuple(inputs.shape)}: {error}"
+        ) from error
     if tuple(logits.shape) != (attacker.batch_size, num_classes):
         raise AttackInputError(
-            f"module(inputs) must give logits of shape ({attacker.batch_size}, {num_classes}) = (batch, num_classes), but it"
-            f" gives {tuple(logits.shape)} for inputs of shape {(attacker.batch_size, *shape)}."
+            f"module(inputs) must give logits of shape (batch, num_classes) = ({attacker.batch_size}, {num_classes}),"
+            f" but gives {tuple(logits.shape)} for inputs of shape {tuple(inputs.shape)}."
         )
 
 

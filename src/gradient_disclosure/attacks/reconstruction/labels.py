@@ -55,7 +55,7 @@ class KnownLabels:
         labels = self.labels
         if labels.dtype != torch.int64 or tuple(labels.shape) != (released.batch_size,):
             raise AttackInputError(
-                f"labels must be int64 of shape ({released.batch_size},), one for each example of the released batch, not"
+                f"labels must be int64 of shape ({released.batch_size},), one for each example of the batch, not"
                 f" {labels.dtype} of shape {tuple(labels.shape)}."
             )
         if not bool(((labels >= 0) & (labels < num_classes)).all()):

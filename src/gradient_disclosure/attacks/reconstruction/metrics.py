@@ -27,8 +27,8 @@ def reconstruction_metrics(
 ) -> list[dict[str, float]]:
     """MSE, PSNR, SSIM and, where its weights are at hand, LPIPS of each pair of images.
 
-    Images are rescaled so that ``value_range`` becomes [0, 1] before MSE, PSNR and SSIM, and [-1, 1] before LPIPS; hence
-    psnr = −10 log₁₀ mse. Pair the images first (``match_to_originals``) where a batch was reconstructed.
+    Images are rescaled so that ``value_range`` becomes [0, 1] before MSE, PSNR and SSIM, and [-1, 1] before LPIPS;
+    hence psnr = −10 log₁₀ mse. Pair the images first (``match_to_originals``) where a batch was reconstructed.
 
     Args:
         reconstructed: (B, C, H, W), at least 3 pixels high and wide.
@@ -78,5 +78,7 @@ def _pixel_metrics(found: npt.NDArray[np.float64], truth: npt.NDArray[np.float64
     mse = float(np.mean((found - truth) ** 2))
     smallest = min(truth.shape[1:])
     window = min(_SSIM_WINDOW, smallest - 1 + smallest % 2)
-    ssim = structural_similarity(found, truth, win_size=window, data_range=1.0, channel_axis=0)
+    ssim = structural_similarity(  # type: ignore[no-untyped-call]
+        found, truth, win_size=window, data_range=1.0, channel_axis=0
+    )
     return {"mse": mse, "psnr": -10 * math.log10(mse) if mse > 0 else math.inf, "ssim": float(ssim)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,11 +58,11 @@ class LBFGS:
             block = min(self.block, self.iterations - done)
             optimizer.param_groups[0].update(max_iter=block, max_eval=2 * block)
             before = descent.loss
-            # torch.optim.LBFGS types its closure as returning a float, but documents and needs a tensor or float.
-            last = float(optimizer.step(descent.evaluate))  # type: ignore[arg-type]
+            optimizer.step(descent.evaluate)
             done += block
             progress(done / self.iterations)
-            if descent.solved or not math.isfinite(last) or descent.loss > self.patience * before:
+            stuck = descent.best is None or descent.loss > self.patience * before
+            if descent.solved or stuck:
                 return
 
 

@@ -41,8 +41,8 @@ class PerceptualDistance:
 
         Args:
             weights: safetensors file with torchvision's AlexNet keys ``features.*``, and optionally LPIPS's own
-                ``lin0.weight`` … ``lin4.weight`` (otherwise those in the ``lpips`` package are used); None looks in torch
-                hub's cache only.
+                ``lin0.weight`` … ``lin4.weight`` (otherwise those in the ``lpips`` package are used); None looks in
+                torch hub's cache only.
 
         Returns:
             The distance, or None with a logged warning where no weights are to be had.
@@ -56,8 +56,8 @@ class PerceptualDistance:
         found = find_weights(weights)
         if found is None:
             _logger.warning(
-                "LPIPS is left out: its AlexNet backbone is neither at %s nor in %s. Give the path of its weights, or let"
-                " torchvision download alexnet once.",
+                "LPIPS is left out: its AlexNet backbone is neither at %s nor in %s. Give the path of its weights, or"
+                " let torchvision download alexnet once.",
                 weights,
                 torch.hub.get_dir(),
             )

@@ -56,7 +56,8 @@ def _linear_layers(stored: dict[str, Tensor]) -> dict[str, Tensor]:
     """LPIPS's own layers from the same file, or those that the lpips package carries."""
     if not all(f"lin{k}.weight" in stored for k in range(_LINEAR_LAYERS)):
         spec = find_spec("lpips")
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         packaged = Path(spec.origin).parent / "weights" / "v0.1" / "alex.pth"
         loaded = torch.load(packaged, map_location="cpu", weights_only=True)
         stored = {f"lin{k}.weight": loaded[f"lin{k}.model.1.weight"] for k in range(_LINEAR_LAYERS)}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from gradient_disclosure.attacks.errors import AttackInputError
+from gradient_disclosure.attacks.reconstruction.attack import Progress, Reconstruction
 from gradient_disclosure.attacks.reconstruction.gradient_matching import GradientMatching
 from gradient_disclosure.attacks.reconstruction.labels import KnownLabels, LabelRecovery
-from gradient_disclosure.attacks.reconstruction.attack import Progress, Reconstruction
 from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
 
 

@@ -75,10 +75,10 @@ def gradient_of_batch(
         module: network whose ``module(inputs)`` gives logits (B, C).
         inputs: (B, *shape), on the module's device and of its dtype.
         labels: (B,) int64 class indices, or (B, C) class probabilities.
-        create_graph: keep the graph, so that the result can be differentiated with respect to ``inputs`` or ``labels``.
+        create_graph: keep the graph, so that the result can be differentiated with respect to inputs or labels.
 
     Returns:
-        One tensor for each trainable parameter, in ``named_parameters`` order; zeros where a parameter has no influence.
+        One tensor for each trainable parameter, in ``named_parameters`` order; zeros where one has no influence.
 
     Raises:
         AttackInputError: no parameter is trainable.
@@ -91,6 +91,7 @@ def gradient_of_batch(
     """
     parameters = list(trainable_parameters(module).values())
     with evaluation_mode(module):
+        inputs, labels = (t.clone() if t.is_inference() else t for t in (inputs, labels))
         loss = F.cross_entropy(module(inputs), labels)
         return torch.autograd.grad(
             loss, parameters, create_graph=create_graph, allow_unused=True, materialize_grads=True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradient_disclosure.reporting.figures.style import BLUE, MUTED, VERMILION, new_figure, style_axes
+from gradient_disclosure.reporting.figures.style import BLUE, MUTED, VERMILION, new_figure, plain_log_axis, style_axes
 from gradient_disclosure.reporting.formatting import fixed, shown_estimate
 from gradient_disclosure.reporting.record import RunRecord
 from gradient_disclosure.reporting.values import estimate
@@ -49,7 +49,7 @@ def _scatter(axes: Axes, record: RunRecord, column: str, name: str, xlabel: str)
         if len(rows):
             x, y = rows[column].astype(float), rows["lira_online"].astype(float)
             axes.scatter(x, y, s=14, color=color, marker=marker, alpha=0.55, linewidths=0, label=label)
-    axes.set_xscale("log")
+    plain_log_axis(axes)
     rank = shown_estimate(estimate(record.results, f"disclosure/spearman_{column}_lira_online"), fixed)
     style_axes(
         axes,

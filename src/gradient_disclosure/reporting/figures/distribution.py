@@ -6,7 +6,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gradient_disclosure.reporting.figures.style import BLUE, INK, MUTED, VERMILION, new_figure, style_axes
+from gradient_disclosure.reporting.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    VERMILION,
+    new_figure,
+    plain_log_axis,
+    style_axes,
+)
 from gradient_disclosure.reporting.formatting import significant
 from gradient_disclosure.reporting.record import RunRecord
 
@@ -45,7 +53,7 @@ def gnq_distribution(record: RunRecord) -> Figure | None:
         axes.hist(totals, bins=edges, color=BLUE, label=f"members ({len(totals):,})", edgecolor="white", linewidth=0.4)
     for value, name, style in ((np.median(totals), "median", "-"), (totals.mean(), "mean", "--")):
         axes.axvline(value, color=INK, linestyle=style, linewidth=1.2, label=f"{name} {significant(value)}")
-    axes.set_xscale("log")
+    plain_log_axis(axes)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     style_axes(axes, title="GNQ of the members", xlabel="GNQ total (no unit, log axis)", ylabel="number of members")
     axes.legend(fontsize=8.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -7,6 +7,9 @@ import io
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from gradient_disclosure.reporting.formatting import significant
 
 INK = "#222222"
 MUTED = "#666666"
@@ -42,13 +45,33 @@ def style_axes(axes: Axes, *, title: str, xlabel: str, ylabel: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold")
     axes.set_xlabel(xlabel, fontsize=9, color=INK)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
-    axes.tick_params(labelsize=8.5, colors=INK)
+    axes.tick_params(which="both", labelsize=8.5, labelcolor=INK, color=MUTED)
     axes.grid(visible=True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(MUTED)
+
+
+def plain_log_axis(axes: Axes) -> None:
+    """Make the x axis logarithmic, with plain numbers; a narrow range gets numbers between the powers of ten, too.
+
+    Example:
+        >>> axes = new_figure(4.0, 3.0).add_subplot()
+        >>> _ = axes.plot([6.0, 45.0], [0.0, 1.0])
+        >>> plain_log_axis(axes)
+        >>> [axes.xaxis.get_major_formatter()(x) for x in axes.get_xticks() if 6.0 <= x <= 45.0]
+        ['10', '20']
+    """
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high / low < 5:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    elif high / low < 30:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def png(figure: Figure) -> bytes:

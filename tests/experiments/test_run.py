@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments import run as run_command
+from experiments.run import job
+from gradient_disclosure.errors import IncompatibleModelError, MissingDataError, RunFolderError
+from tests.experiments.composing import SHARED, composed
+
+SMALL = (
+    "preset=smoke",
+    "logger=none",
+    "report.progress=false",
+    "data.loader.pool_size=120",
+    "data.loader.test_size=40",
+)
+
+COVERING = [
+    ("none", "small_cnn", "digits"),
+    ("none", "mlp", "adult"),
+    ("gnq_censor", "small_cnn", "mnist"),
+    ("gnq_censor", "mlp", "digits"),
+    ("random_censor", "lenet", "digits"),
+    ("random_censor", "mlp", "adult"),
+    ("dp_sgd", "small_cnn", "digits"),
+    ("dp_sgd", "mlp", "mnist"),
+    ("dp_sgd", "resnet18", "digits"),
+    ("none", "resnet18", "digits"),
+    ("gnq_censor", "resnet18", "digits"),
+]
+
+
+def overrides(defense: str, model: str, data: str, *more: str) -> list[str]:
+    root = {"mnist": SHARED, "adult": SHARED / "tabular" / "adult"}.get(data)
+    if root is not None and not root.exists():
+        pytest.skip(f"the real {data} files are not at {root}")
+    chosen = [f"model={model}", f"data={data}", *SMALL, *more]
+    if root is not None:
+        chosen.append(f"data.root={root}")
+    if model == "resnet18":  # 11 million parameters: as few examples and models as make a run
+        chosen += ["data.loader.pool_size=16", "data.batch_size=4", "training.epochs=1", "attack=membership_only"]
+        chosen += ["attack.membership.shadow_models=4", "model.network.groups=8"]
+    return chosen + ([f"+defense={defense}"] if defense != "none" else [])
+
+
+@pytest.mark.parametrize(("defense", "model", "data"), COVERING)
+def test_a_covering_set_of_combinations_runs(defense: str, model: str, data: str, tmp_path: Path) -> None:
+    results = job(composed(*overrides(defense, model, data)), tmp_path)
+    assert results["defense/name"] == defense
+    assert 0 <= results["utility/test_accuracy"] <= 1
+    assert results["disclosure/coverage"] == 1.0
+    assert results["disclosure/gnq_total_mean"] > 0
+    assert results["attack/lira_online/auc_low"] <= results["attack/lira_online/auc"]
+    assert results["cost/audit_overhead"] > 0
+    assert (defense == "dp_sgd") == ("defense/epsilon" in results)
+    assert ("censor" in defense) == ("defense/censored_fraction" in results)
+    images = data != "adult" and model != "resnet18"
+    assert ("attack/dlg/init/ssim" in results) == images
+    ledger = pd.read_parquet(tmp_path / "ledger.parquet")
+    pool = 16 if model == "resnet18" else 120
+    assert len(ledger) == pool
+    assert ledger["member"].sum() == pool // 2
+    assert ledger.loc[~ledger["member"], "gnq_total"].isna().all()
+    assert "<html" in (tmp_path / "report.html").read_text()
+    assert list((tmp_path / "figures").glob("*.png"))
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def comparable(results: dict[str, Any]) -> dict[str, Any]:
+    """Results without times."""
+    return {k: v for k, v in results.items() if not k.startswith("cost/") and k != "meta/started"}
+
+
+def test_a_finished_run_is_read_back_and_fresh_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = overrides("gnq_censor", "mlp", "digits", "attack=membership_only")
+    first = job(composed(*wanted), tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(run_command, "run", None)  # a second run would fail
+        assert job(composed(*wanted), tmp_path) == first
+    again = job(composed(*wanted, "fresh=true"), tmp_path)
+    assert comparable(again) == comparable(first)
+    assert again["cost/total_seconds"] != first["cost/total_seconds"]
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    wanted = overrides("none", "mlp", "digits", "attack=membership_only")
+    job(composed(*wanted), tmp_path)
+    with pytest.raises(RunFolderError, match="other settings"):
+        job(composed(*wanted, "seed=1"), tmp_path)
+
+
+def test_an_unusable_folder_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    """A file where a folder is needed stands for a read-only disk: root, as in CI, may write to read-only folders."""
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunFolderError, match=r"Cannot create the folder .*file/run"):
+        job(composed(*SMALL), tmp_path / "file" / "run")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    wanted = overrides("none", "mlp", "digits", "attack=membership_only")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(RunFolderError, match="No space left on device"):
+            job(composed(*wanted), tmp_path)
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_missing_data_and_wrong_models_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match=r"(?s)adult\.data.*data\.download=true"):
+        job(composed("data=adult", "model=mlp", f"data.root={tmp_path}", *SMALL), tmp_path / "a")
+    with pytest.raises(IncompatibleModelError, match="mlp"):
+        job(composed(*overrides("none", "small_cnn", "adult")), tmp_path / "b")
+
+
+def test_the_same_run_of_a_sweep_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = overrides("gnq_censor", "mlp", "digits", "attack=membership_only")
+    first = job(composed(*wanted, "epsilon=1"), tmp_path / "epsilon=1")
+    monkeypatch.setattr(run_command, "run", None)
+    second = job(composed(*wanted, "epsilon=8"), tmp_path / "epsilon=8")
+    assert second.pop("meta/copied_from") == "epsilon=1"
+    assert second == first
+    assert first["setting/epsilon"] is None
+    assert json.loads((tmp_path / "epsilon=8" / "run.json").read_text())["fingerprint"] == first["meta/fingerprint"]
+    assert (tmp_path / "epsilon=8" / "report.html").read_text() == (tmp_path / "epsilon=1" / "report.html").read_text()
