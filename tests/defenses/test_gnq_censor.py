@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradient_disclosure import DisclosureLedger, GradientUniqueness, gnq_scores
+from gradient_disclosure.defenses.budget import AbsoluteThreshold, MedianMultiple, QuantileThreshold
 from gradient_disclosure.defenses.gnq_censor import CensorRule, Decision, GnqCensor, RandomCensor
 from gradient_disclosure.errors import CensorLimitError, UnsupportedTrainingError
-from gradient_disclosure.defenses.budget import AbsoluteThreshold, MedianMultiple, QuantileThreshold
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import gradient_uniqueness
 from tests.toy import ToyModule, examples, fit, loader

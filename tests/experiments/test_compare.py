@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.compare import main
-from gradient_disclosure.reporting.files import write_json
+from gradient_disclosure.files import write_json
 from tests.reporting.fake_record import fake_record
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -103,11 +103,15 @@ def test_missing_values_are_dashes(censored_run: RunRecord) -> None:
 
 
 def test_the_table_holds_the_25_highest_with_their_own_numbers(censored_run: RunRecord) -> None:
-    html = render_report(censored_run, {})
+    # At the cap all figures in bits are alike: shrink them differently, so that no two columns can be mixed up.
+    factors = {"bits_gaussian": 0.7, "bits_paper": 0.6, "attacker_accuracy_ceiling": 0.9}
+    scaled = {column: censored_run.examples[column] * factor for column, factor in factors.items()}
+    record = replace(censored_run, examples=censored_run.examples.assign(**scaled))
+    html = render_report(record, {})
     body = html[html.index('<table class="ledger">') : html.index('id="settings"')]
     rows = re.findall(r"<tr>(.*?)</tr>", body, flags=re.S)[1:]
     texts = [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td.*?>(.*?)</td>", row, flags=re.S)] for row in rows]
-    expected = censored_run.examples.sort_values("gnq_total", ascending=False).head(25)
+    expected = record.examples.sort_values("gnq_total", ascending=False).head(25)
     assert [int(row[2]) for row in texts] == expected["index"].tolist()
     first, top = texts[0], expected.iloc[0]
     assert first[3] == censored_run.class_name(top["label"])

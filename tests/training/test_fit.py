@@ -7,11 +7,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
+from gradient_disclosure.defenses.budget import MedianMultiple
 from gradient_disclosure.defenses.censors import GnqCensorDefense, RandomCensorDefense
 from gradient_disclosure.defenses.dp_sgd import DPSGD
 from gradient_disclosure.defenses.gnq_censor import CensorRule
 from gradient_disclosure.defenses.undefended import Undefended
-from gradient_disclosure.defenses.budget import MedianMultiple
 from gradient_disclosure.training import fit
 from gradient_disclosure.training.fit import TrainedModel, Watch, train
 from gradient_disclosure.training.recipe import shadow_memberships, target_members

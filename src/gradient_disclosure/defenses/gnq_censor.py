@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gradient_disclosure.defenses.budget import STATISTICS, MedianMultiple, Threshold
 from gradient_disclosure.errors import CensorLimitError
 from gradient_disclosure.ledger import DisclosureLedger
-from gradient_disclosure.defenses.budget import STATISTICS, MedianMultiple, Threshold
 from gradient_disclosure.scores.gnq import GnqResult
 
 Score = Callable[[Tensor], GnqResult]

@@ -39,7 +39,8 @@ def audit_overhead(recipe: TrainingRecipe, repetitions: int = 30) -> float:
         optimizer.step()
 
     for _ in range(3):
-        plain(), audited()
+        plain()
+        audited()
     times = [(_seconds(plain), _seconds(audited)) for _ in range(repetitions)]
     return statistics.median(t[1] for t in times) / statistics.median(t[0] for t in times)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradient_disclosure.files import make_folder, to_json, write_bytes, write_parquet, write_text
 from gradient_disclosure.reporting.figures.catalog import draw_all
 from gradient_disclosure.reporting.figures.style import png
-from gradient_disclosure.reporting.files import make_folder, to_json, write_bytes, write_parquet, write_text
 from gradient_disclosure.reporting.html import render_report
 from gradient_disclosure.reporting.record import RunRecord
 

@@ -52,21 +52,24 @@ def train_cohort(
     memberships = shadow_memberships(count, len(recipe.data.pool), seed)
     logits, seconds = [], 0.0
     for number in range(count):
-        state = _shadow(recipe, memberships[number], derived_seed("shadow", seed, number), folder / f"{number:03d}")
-        logits.append(state["logits"])
-        seconds += state["seconds"]
+        place = folder / f"{number:03d}"
+        of_model, took = _shadow(recipe, memberships[number], derived_seed("shadow", seed, number), place)
+        logits.append(of_model)
+        seconds += took
         if on_model is not None:
             on_model()
     return ShadowCohort(torch.stack(logits), memberships, seconds)
 
 
-def _shadow(recipe: TrainingRecipe, membership: Tensor, seed: int, folder: Path) -> dict[str, Tensor | float]:
+def _shadow(recipe: TrainingRecipe, membership: Tensor, seed: int, folder: Path) -> tuple[Tensor, float]:
+    """Logits (N, C) of the pool under one shadow model, and the seconds its training took."""
     stored = folder / "signals.pt"
     if stored.exists():
-        return load_state(stored)
+        state = load_state(stored)
+        return state["logits"], state["seconds"]
     members = membership.nonzero().squeeze(1)
     trained = train(recipe, members, seed, folder)
-    state = {"logits": predict_logits(trained.module, recipe.data.pool.inputs), "seconds": trained.seconds}
-    save_state(state, stored)
+    logits = predict_logits(trained.module, recipe.data.pool.inputs)
+    save_state({"logits": logits, "seconds": trained.seconds}, stored)
     (folder / FINISHED).unlink()
-    return state
+    return logits, trained.seconds

@@ -10,7 +10,12 @@ from gradient_disclosure.attacks.reconstruction.scale import InputScale
 
 def descent_on(x: torch.Tensor, tolerance: float = 0.0) -> Descent:
     """Distance x², penalty 1; NaN for negative x."""
-    return Descent([x], lambda at: (at[0].square().sum() + 0 * at[0].sqrt().sum(), torch.ones(())), InputScale.of((-1.0, 1.0)), tolerance)
+    return Descent(
+        [x],
+        lambda at: (at[0].square().sum() + 0 * at[0].sqrt().sum(), torch.ones(())),
+        InputScale.of((-1.0, 1.0)),
+        tolerance,
+    )
 
 
 def test_the_best_point_is_kept_and_nan_never_is() -> None:

@@ -87,6 +87,7 @@ def test_members_with_zero_gnq_are_counted_beside_the_log_axis(censored_run: Run
 def test_scatter_shows_members_only_with_their_own_scores(censored_run: RunRecord) -> None:
     figure = drawn(gnq_against_attack(censored_run))
     members = censored_run.examples[censored_run.examples["member"]]
+    assert not any("not shown" in text for text in texts(figure))
     for axes, column in zip(figure.axes, ("gnq_total", "squared_norm_total"), strict=True):
         points = np.concatenate([c.get_offsets() for c in axes.collections if isinstance(c, PathCollection)])
         expected = members[[column, "lira_online"]].to_numpy(float)

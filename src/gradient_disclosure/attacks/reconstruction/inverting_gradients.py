@@ -43,7 +43,7 @@ class InvertingGradients(PublishedAttack):
     name: ClassVar[str] = "inverting_gradients"
     iterations: int = 100
     restarts: int = 4
-    total_variation: float = 1e-6
+    total_variation: float = 1e-5
     tolerance: float = 1e-6
     step_size: float = 0.4
 

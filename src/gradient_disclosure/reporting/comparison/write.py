@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradient_disclosure.files import make_folder, write_bytes, write_text
 from gradient_disclosure.reporting.comparison.collect import Collection
 from gradient_disclosure.reporting.comparison.columns import comparison_frame
 from gradient_disclosure.reporting.comparison.figure import utility_against_attack
 from gradient_disclosure.reporting.comparison.page import render_comparison
 from gradient_disclosure.reporting.figures.style import png
-from gradient_disclosure.reporting.files import make_folder, write_bytes, write_text
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from gradient_disclosure.errors import DisclosureError, RunFolderError
-from gradient_disclosure.reporting.files import (
+from gradient_disclosure.files import (
+    load_state,
     make_folder,
     write_atomically,
     write_bytes,
@@ -94,3 +96,22 @@ def test_parquet_round_trip_keeps_nullable_integers(tmp_path: Path) -> None:
     frame = pd.DataFrame({"censored_at_step": pd.array([3, None], dtype="Int64"), "gnq_total": [0.5, float("nan")]})
     write_parquet(frame, tmp_path / "ledger.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "ledger.parquet"), frame)
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (print, ("this must not run",))
+
+
+def test_a_state_that_would_run_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"weights": Malicious()}, tmp_path / "state.pt")
+    with pytest.raises(RunFolderError, match="damaged"):
+        load_state(tmp_path / "state.pt")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut"])
+def test_a_damaged_state_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "state.pt").write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"state\.pt is damaged"):
+        load_state(tmp_path / "state.pt")
