@@ -106,6 +106,7 @@ def train(
     limits: dict[str, int] | None = None,
     checkpoints: dict[str, Any] | None = None,
     extra: Sequence[Callback] = (),
+    callback: ExactResume | None = None,
     options: dict[str, Any] | None = None,
 ) -> Run:
     generator = torch.Generator().manual_seed(0)
@@ -119,7 +120,7 @@ def train(
     )
     trainer = pl.Trainer(
         accelerator="cpu",
-        callbacks=[witness, *([ExactResume()] if exact else []), *extra, saver],
+        callbacks=[witness, *([callback or ExactResume()] if exact else []), *extra, saver],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -222,6 +223,20 @@ def test_validation_and_callbacks_do_not_reach_the_training(uninterrupted: tuple
 
     assert identical(train(tmp_path / "a", validate=False).weights, uninterrupted[0].weights)
     assert identical(train(tmp_path / "b", extra=[Drawing()]).weights, uninterrupted[0].weights)
+
+
+def test_a_callback_used_again_starts_afresh(uninterrupted: tuple[Run, Path], tmp_path: Path) -> None:
+    callback = ExactResume()
+    train(tmp_path / "a", callback=callback, kill=("end", 3))
+    assert identical(train(tmp_path / "b", callback=callback).weights, uninterrupted[0].weights)
+
+
+def test_state_that_is_saved_before_the_first_step_is_the_restored_one() -> None:
+    saved = ExactResume().state_dict()
+    random.random(), np.random.rand(), torch.rand(())
+    callback = ExactResume()
+    callback.load_state_dict(saved)
+    assert identical(callback.state_dict(), saved)
 
 
 def test_without_the_callback_a_resumed_run_ends_elsewhere(uninterrupted: tuple[Run, Path], tmp_path: Path) -> None:

@@ -147,10 +147,9 @@ def test_empty_batch_takes_a_step_of_noise_alone(tmp_path: Path, adam: bool) -> 
 
     defense, members = DPSGD(clip_norm=1.0, noise_multiplier=2.0), torch.arange(6)
     weights = Weights()
+    convolutions = [nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 4, 1)]  # Opacus fails on the last
     module = Wide(
-        nn.Sequential(
-            nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, WIDE)
-        ),
+        nn.Sequential(nn.Unflatten(1, (1, 2, 2)), *convolutions, nn.Flatten(), nn.Linear(4, WIDE)),
         optimizer=torch.optim.Adam if adam else lambda parameters: torch.optim.SGD(parameters, lr=0.5),
     )
     callback, _ = fit(module, defense, tmp_path, members=members, batch_size=1, callbacks=[weights], max_epochs=2)

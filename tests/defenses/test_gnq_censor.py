@@ -194,8 +194,7 @@ def test_a_censor_is_not_combined_with_dp_sgd_or_used_without_ids() -> None:
 
 
 def test_the_twin_that_breaks_the_accounting() -> None:
-    """Why no ε is offered: an outlier that is censored alone is kept once its twin joins, so ONE example moves the clipped
-    sum by 2C."""
+    """Why no ε is offered: an outlier censored alone is kept once its twin joins: ONE example moves the sum by 2C."""
     outlier = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     crowd = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.9, 0.1], [0.0, 1.0, 0.2]], dtype=torch.float64)
     rule = CensorRule(threshold=AbsoluteThreshold(5.0))

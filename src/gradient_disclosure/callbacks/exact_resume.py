@@ -32,7 +32,7 @@ class ExactResume(Callback):
         UnsupportedTrainingError: at the start of training, with another loader or on several devices.
 
     Example:
-        >>> callback, module = ExactResume(), torch.nn.Dropout()
+        >>> callback = ExactResume()
         >>> trainer = pl.Trainer(callbacks=[callback], logger=False, accelerator="cpu")
         >>> sorted(callback.state_dict())
         ['numpy', 'python', 'torch']
@@ -57,6 +57,8 @@ class ExactResume(Callback):
                 "Trainer(devices=1)."
             )
         self._device = pl_module.device
+        if self._restored is None:
+            self._kept = None  # what an earlier training left behind is not for this one
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -83,6 +85,8 @@ class ExactResume(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The random state that the next step is to start from."""
+        if self._restored is not None:
+            return self._restored
         return {"torch": self._kept or _get_torch(self._device), **_get_python_and_numpy()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

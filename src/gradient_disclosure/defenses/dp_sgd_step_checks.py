@@ -24,8 +24,8 @@ def index_of(batch: Any) -> Tensor:
     if isinstance(batch, (tuple, list)) and len(batch) == 3 and isinstance(batch[2], Tensor):
         return batch[2]
     raise InvalidBatchError(
-        "DP-SGD needs batches (inputs, labels, index), as BatchLoader gives them, to know which are empty. A hook of the "
-        "module made something else of it."
+        "DP-SGD needs batches (inputs, labels, index), as BatchLoader gives them, to know which are empty. A hook of "
+        "the module made something else of it."
     )
 
 

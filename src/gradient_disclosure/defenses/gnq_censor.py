@@ -38,7 +38,7 @@ class CensorRule:
     """
 
     statistic: str = "accumulated_gnq"
-    threshold: Threshold = field(default_factory=lambda: MedianMultiple(10.0))
+    threshold: Threshold = field(default_factory=lambda: MedianMultiple(30.0))
     max_fraction: float = 0.5
 
     def __post_init__(self) -> None:

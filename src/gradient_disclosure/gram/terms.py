@@ -69,6 +69,8 @@ class OuterProduct:
         a = self.a.flatten(0, 1).double()
         e = self.e.flatten(0, 1).double()
         pairs = (a @ a.T).mul_(e @ e.T)
+        if positions == 1:
+            return pairs
         return pairs.reshape(batch, positions, batch, positions).sum(dim=(1, 3))
 
     def _gram_by_blocks(self) -> Tensor:

@@ -31,7 +31,7 @@ class Observation:
         moment: "control" (undefended, at initialization), "init", "early" or "end".
         index: pool index of the example.
         model: the model as it was then.
-        released: what is released; None if the example had been censored by then.
+        released: what is released; None if nothing is: the example had been censored by then, or its gradient is zero.
     """
 
     moment: str
@@ -61,7 +61,7 @@ def observations(settings: RunSettings, target: TrainedModel, examples: Sequence
             if moment == "init":
                 seen.append(Observation("control", index, model, mean_gradient(per_example)))
             released = recipe.defense.release(per_example, target.defense, generator)
-            hidden = _censored_by(target, index, steps_then[moment])
+            hidden = _censored_by(target, index, steps_then[moment]) or _is_zero(released)
             seen.append(Observation(moment, index, model, None if hidden else released))
     return seen
 
@@ -137,6 +137,10 @@ def _censored_by(target: TrainedModel, index: int, step: int) -> bool:
         return False
     frame = target.ledger.to_frame()
     return bool(((frame["index"] == index) & (frame["censored_at_step"] <= step).fillna(False)).any())
+
+
+def _is_zero(released: ReleasedGradient) -> bool:
+    return not any(bool(gradient.any()) for gradient in released.gradients)
 
 
 def _same(a: ReleasedGradient | None, b: ReleasedGradient | None) -> bool:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import spearmanr
@@ -11,6 +11,7 @@ from gradient_disclosure.attacks.errors import AttackInputError
 from gradient_disclosure.attacks.membership import spearman_with_interval
 
 
+@settings(deadline=None)
 @given(
     arrays(np.float64, 12, elements=st.integers(0, 5).map(float)),
     arrays(np.float64, 12, elements=st.integers(0, 5).map(float)),

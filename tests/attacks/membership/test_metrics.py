@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
 from gradient_disclosure.attacks.errors import AttackInputError
@@ -19,6 +19,7 @@ def normal_scores(members: int, non_members: int, gap: float, seed: int) -> tupl
     return rng.normal(size=len(member)) + gap * member, member
 
 
+@settings(max_examples=40, deadline=None)
 @given(scored)
 def test_auc_and_balanced_accuracy_are_scikit_learns(pairs: list[tuple[int, bool]]) -> None:
     scores, member = np.array([float(s) for s, _ in pairs]), np.array([m for _, m in pairs])
@@ -63,13 +64,13 @@ def test_bootstrap_interval_equals_a_plain_loop_over_resamples() -> None:
     scores = np.round(scores, 1)
     rng = np.random.default_rng(11)
     aucs, tprs = [], []
-    for _ in range(1000):
+    for _ in range(600):
         drawn = np.concatenate([rng.choice(np.flatnonzero(member == side), (member == side).sum()) for side in (1, 0)])
         aucs.append(roc_auc_score(member[drawn], scores[drawn]))
         fpr, tpr, _ = roc_curve(member[drawn], scores[drawn], drop_intermediate=False)
         tprs.append(tpr[fpr <= 0.1 + 1e-12].max())
     flat = membership_metrics(scores, member, bootstrap=4000, confidence=0.9).to_flat()
-    # Two independent bootstraps: their quantiles differ by Monte Carlo error only (standard error about 0.002, 0.01).
+    # Two independent bootstraps: their quantiles differ by Monte Carlo error only (standard error about 0.003, 0.015).
     assert [flat["auc_low"], flat["auc_high"]] == pytest.approx(np.quantile(aucs, [0.05, 0.95]), abs=0.006)
     ends = [flat["tpr_at_10pct_fpr_low"], flat["tpr_at_10pct_fpr_high"]]
     assert ends == pytest.approx(np.quantile(tprs, [0.05, 0.95]), abs=0.03)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
@@ -14,6 +14,7 @@ scored = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_
 )
 
 
+@settings(deadline=None)
 @given(scored)
 def test_points_are_scikit_learns_with_and_without_ties(pairs: list[tuple[int, bool]]) -> None:
     scores, member = np.array([float(s) for s, _ in pairs]), np.array([m for _, m in pairs])

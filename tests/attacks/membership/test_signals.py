@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax
@@ -12,6 +12,7 @@ from gradient_disclosure.attacks.errors import AttackInputError
 from gradient_disclosure.attacks.membership import cross_entropy, logit_scaled_confidence
 
 
+@settings(deadline=None)
 @given(
     arrays(np.float64, (4, 3), elements=st.floats(-8, 8)),
     arrays(np.int64, 4, elements=st.integers(0, 2)),
@@ -28,6 +29,7 @@ def test_confidence_stays_exact_where_the_probability_rounds_to_one_or_zero() ->
     np.testing.assert_allclose(confidence, [800 - np.log(2), -800 - np.log(2)], rtol=1e-15)
 
 
+@settings(deadline=None)
 @given(arrays(np.float64, (3, 4), elements=st.floats(-30, 30)), arrays(np.int64, 3, elements=st.integers(0, 3)))
 def test_cross_entropy_is_torchs(logits: np.ndarray, labels: np.ndarray) -> None:
     expected = torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels), reduction="none")

@@ -26,7 +26,9 @@ from gradient_disclosure.attacks.reconstruction import (
 from .cases import UNIT, attack_digits, clipped, convolutional, digits, linear, noisy, plain_gradient, ssim
 
 ATTACKS = [DLG(), IDLG(), InvertingGradients()]
+QUICK = [DLG(30, 2), IDLG(30, 2), InvertingGradients(30, 2)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)
+every_quick_attack = pytest.mark.parametrize("attack", QUICK, ids=lambda a: a.name)
 
 
 @every_attack
@@ -47,8 +49,8 @@ def test_the_undefended_gradient_at_initialization_reconstructs(
 @every_attack
 def test_strong_noise_defeats_the_attack(attack: ReconstructionAttack) -> None:
     module = convolutional(nn.Tanh)
-    inputs, labels = digits(3)
-    for i in range(3):
+    inputs, labels = digits(2)
+    for i in range(2):
         gradients = noisy(plain_gradient(module, inputs[i : i + 1], labels[i : i + 1]), std=3.0, seed=i)
         result = attack_digits(attack, module, ReleasedGradient(gradients, batch_size=1, noise_std=3.0))
         assert ssim(result.inputs, inputs[i : i + 1])[0] < 0.5
@@ -136,7 +138,7 @@ def test_another_value_range_gives_the_same_reconstruction_in_its_units() -> Non
         torch.testing.assert_close((result.inputs + 3) / 8, expected.inputs, atol=1e-3, rtol=0)
 
 
-@every_attack
+@every_quick_attack
 def test_the_generator_decides_and_global_randomness_is_left_alone(attack: ReconstructionAttack) -> None:
     module = convolutional(nn.Tanh)
     inputs, labels = digits(1)
@@ -149,7 +151,7 @@ def test_the_generator_decides_and_global_randomness_is_left_alone(attack: Recon
     assert first.restart_losses != other.restart_losses
 
 
-@every_attack
+@every_quick_attack
 def test_the_users_module_and_the_released_gradient_stay_as_they_were(attack: ReconstructionAttack) -> None:
     module = nn.Sequential(*convolutional(nn.Tanh), nn.Dropout(0.5)).train()
     module[1].eval()
@@ -174,7 +176,7 @@ def test_it_works_in_inference_mode(attack: ReconstructionAttack) -> None:
     assert ssim(result.inputs, inputs)[0] > 0.9
 
 
-@every_attack
+@every_quick_attack
 def test_the_best_restart_is_chosen_by_the_attackers_own_loss(attack: ReconstructionAttack) -> None:
     module = convolutional(nn.Tanh)
     inputs, labels = digits(1)
@@ -248,7 +250,7 @@ def test_shape_and_classes_must_be_the_modules(attack: ReconstructionAttack) -> 
         attack.reconstruct(shape=(1, 8, 8), num_classes=12, **arguments)
 
 
-@every_attack
+@every_quick_attack
 def test_progress_rises_to_one(attack: ReconstructionAttack) -> None:
     module = convolutional(nn.Tanh)
     inputs, labels = digits(1)
