@@ -29,7 +29,7 @@ from gradient_disclosure.reporting.wandb_run import log_to_wandb
 
 logger = logging.getLogger("gradient_disclosure")
 
-OmegaConf.register_new_resolver("run_name", lambda overrides: overrides or "undefended", replace=True)
+OmegaConf.register_new_resolver("run_name", lambda overrides: overrides.replace("/", "_") or "undefended", replace=True)
 OmegaConf.register_new_resolver("unless", lambda value, default: default if value is None else None, replace=True)
 
 

@@ -36,7 +36,7 @@ def run_settings(config: DictConfig) -> RunSettings:
         data=build(config.data.loader),
         network=build(config.model.network),
         optimizer=build(training.optimizer),
-        defense=build(config.defense) if "defense" in config else Undefended(),
+        defense=build(config.defense) if _is_defended(config) else Undefended(),
         audit=AuditSettings(build(config.audit.damping), config.audit.membership_prior),
         epochs=training.epochs,
         batch_size=training.batch_size,
@@ -79,6 +79,8 @@ def identity(config: DictConfig) -> dict[str, Any]:
     """
     resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     kept = {key: value for key, value in resolved.items() if key not in IGNORED_IN_IDENTITY}
+    if not _is_defended(config):
+        kept.pop("defense", None)  # +defense=none is the same run as no defense at all
     for group, keys in WITHOUT_INFLUENCE.items():
         kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
     kept["data"]["loader"] = {k: v for k, v in kept["data"]["loader"].items() if k not in ("root", "download")}
@@ -97,7 +99,6 @@ def description(config: DictConfig) -> dict[str, Any]:
     return {
         "data": config.data.name,
         "model": config.model.name,
-        "defense": OmegaConf.select(config, "defense._target_", default="none").rsplit(".", 1)[-1],
         "batch_size": config.training.batch_size,
         "epochs": config.training.epochs,
         "optimizer": optimizer._target_.rsplit(".", 1)[-1],
@@ -108,7 +109,27 @@ def description(config: DictConfig) -> dict[str, Any]:
         "membership_prior": config.audit.membership_prior,
         "shadow_models": config.attack.membership.shadow_models,
         "seed": config.seed,
+        **_defense_settings(config),
     }
+
+
+def _is_defended(config: DictConfig) -> bool:
+    target = OmegaConf.select(config, "defense._target_")
+    return target is not None and not target.endswith(f".{Undefended.__name__}")
+
+
+def _defense_settings(config: DictConfig) -> dict[str, Any]:
+    """Every plain value of the defense's config, under its dotted path."""
+
+    def leaves(node: Any, path: str) -> dict[str, Any]:
+        if not isinstance(node, dict):
+            return {path: node}
+        kept = ((key, child) for key, child in node.items() if key != "_target_")
+        return {k: v for key, child in kept for k, v in leaves(child, f"{path}.{key}").items()}
+
+    if not _is_defended(config):
+        return {}
+    return leaves(OmegaConf.to_container(config.defense, resolve=True), "defense")
 
 
 def _texts(node: Any) -> list[str]:

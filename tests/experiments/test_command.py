@@ -27,7 +27,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.run", *SMALL, *arguments]
+    return [sys.executable, "-m", "experiments.run", *arguments, *SMALL]
 
 
 def finish(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ def kill_when(folder: Path, wanted: str, arguments: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize("defense", ["gnq_censor", "dp_sgd"])
 def test_kill_9_and_the_same_command_end_in_the_same_results(defense: str, tmp_path: Path) -> None:
-    arguments = (f"+defense={defense}", "training.epochs=6")
+    arguments = (f"+defense={defense}", "training.epochs=40")
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     done = finish(*arguments, f"hydra.run.dir={straight}")
     assert done.returncode == 0, done.stderr

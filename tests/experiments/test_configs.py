@@ -23,7 +23,7 @@ DEFENSES = [None, *names("defense")]
 def test_every_group_is_known_to_these_tests() -> None:
     assert set(names("data")) == set(SPECS)
     assert names("model") == ["lenet", "mlp", "resnet18", "small_cnn"]
-    assert names("defense") == ["dp_sgd", "gnq_censor", "random_censor"]
+    assert names("defense") == ["dp_sgd", "gnq_censor", "none", "random_censor"]
 
 
 @pytest.mark.parametrize("data", SPECS)
@@ -77,6 +77,7 @@ def test_runs_are_the_same_if_only_what_is_ignored_differs() -> None:
     )
     assert len({number(), *(number(change) for change in changes)}) == 1 + len(changes)
     assert number("+defense=gnq_censor") != number("+defense=random_censor") != number()
+    assert number("+defense=none") == number()
 
 
 def test_dp_sgd_takes_a_budget_or_a_noise() -> None:
@@ -94,3 +95,12 @@ def test_typos_are_refused_with_the_right_names() -> None:
         composed("+defense=gnq_censr")
     with pytest.raises(ConfigCompositionException, match=r"\+defense"):
         composed("defense=gnq_censor")
+
+
+def test_the_censor_takes_every_threshold() -> None:
+    for name in names("defense/threshold"):
+        config = composed("+defense=gnq_censor", f"defense/threshold@defense.rule.threshold={name}")
+        threshold = build(config.defense).rule.threshold
+        assert type(threshold).__name__.lower().startswith(name.replace("_", "")[:6])
+    described = description(composed("+defense=gnq_censor", "defense.rule.threshold.multiple=7"))
+    assert described["defense.rule.threshold.multiple"] == 7

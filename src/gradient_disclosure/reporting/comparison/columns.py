@@ -136,11 +136,9 @@ def split_constant(grid: Grid) -> tuple[Grid, tuple[tuple[str, str], ...]]:
 
 
 def _settings(runs: Sequence[ComparedRun]) -> dict[str, str]:
-    """The usual settings, and every other one in which the runs differ."""
-    # The defense has a column of its own, by what the run itself reports.
-    usual = {*SETTINGS, "setting/defense"}
-    names = sorted({key for run in runs for key in run.results if key.startswith("setting/")} - usual)
-    varying = [name for name in names if len({text(run.results, name) for run in runs}) > 1]
+    """The usual settings, and every other one in which the runs that have it differ."""
+    names = sorted({key for run in runs for key in run.results if key.startswith("setting/")} - set(SETTINGS))
+    varying = [name for name in names if len({text(run.results, name) for run in runs} - {None}) > 1]
     return SETTINGS | {name: name.removeprefix("setting/").replace("_", " ").capitalize() for name in varying}
 
 
