@@ -21,7 +21,7 @@ from rich.console import Console
 from experiments.settings import identity, is_used, run_settings
 from gradient_disclosure.errors import DisclosureError
 from gradient_disclosure.files import write_json, write_text
-from gradient_disclosure.pipeline.folder import RESULTS, claim, fingerprint, finished_twin
+from gradient_disclosure.pipeline.folder import RESULTS, claim, empty, fingerprint, finished_twin
 from gradient_disclosure.pipeline.run import run
 from gradient_disclosure.reporting.report import write_report
 from gradient_disclosure.reporting.table import console_table
@@ -39,7 +39,7 @@ def main(config: DictConfig) -> float | None:
     _quiet()
     folder = Path(HydraConfig.get().runtime.output_dir)
     try:
-        results = job(config, folder)
+        results = job(config, folder, in_sweep=HydraConfig.get().mode is RunMode.MULTIRUN)
     except DisclosureError as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra goes on with the other jobs and tells of this one at the end
@@ -51,21 +51,26 @@ def main(config: DictConfig) -> float | None:
     return accuracy if isinstance(accuracy, float) else None
 
 
-def job(config: DictConfig, folder: Path) -> dict[str, Any]:
+def job(config: DictConfig, folder: Path, *, in_sweep: bool = False) -> dict[str, Any]:
     """Make the run that ``config`` describes in ``folder``, unless it is there already; its results.
+
+    Args:
+        config: composed from ``conf/``.
+        folder: the run's own folder.
+        in_sweep: folders beside this one belong to the same sweep, and one that holds the same run may be copied.
 
     Raises:
         DisclosureError: the message says what was wrong and what to do.
     """
     number = fingerprint(identity(config))
     if config.fresh:
-        _empty(folder)
+        empty(folder)
     claim(folder, number)
     if config.epsilon is not None and not is_used(config, "epsilon"):
         logger.warning("epsilon=%s is ignored: the defense takes none", config.epsilon)
     if (folder / RESULTS).exists():
         logger.info("%s is finished and read back; fresh=true starts it anew", folder)
-    elif (twin := finished_twin(folder, number)) is not None:
+    elif in_sweep and not config.fresh and (twin := finished_twin(folder, number)) is not None:
         _copy(twin, folder)
     else:
         _run(config, folder, number)
@@ -102,14 +107,6 @@ def _copy(twin: Path, folder: Path) -> None:
     shutil.copytree(twin / "figures", folder / "figures", dirs_exist_ok=True)
     results = json.loads((twin / RESULTS).read_text())
     write_json(folder / RESULTS, {**results, "meta/copied_from": twin.name})
-
-
-def _empty(folder: Path) -> None:
-    """Remove what an earlier run left; Hydra's own log and config of this job stay."""
-    for entry in folder.iterdir():
-        if entry.name in (".hydra", "run.log"):
-            continue
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def _quiet() -> None:

@@ -10,6 +10,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from gradient_disclosure import __version__
 from gradient_disclosure.defenses.undefended import Undefended
 from gradient_disclosure.pipeline.settings import MembershipSettings, ReconstructionSettings, RunSettings
 from gradient_disclosure.training.defense import AuditSettings
@@ -83,6 +84,9 @@ def identity(config: DictConfig) -> dict[str, Any]:
         kept.pop("defense", None)  # +defense=none is the same run as no defense at all
     for group, keys in WITHOUT_INFLUENCE.items():
         kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
+    if _has_own_noise(config):
+        kept["audit"].pop("damping")  # the real noise takes its place
+    kept["version"] = __version__
     kept["data"]["loader"] = {k: v for k, v in kept["data"]["loader"].items() if k not in ("root", "download")}
     return kept
 
@@ -104,13 +108,18 @@ def description(config: DictConfig) -> dict[str, Any]:
         "optimizer": optimizer._target_.rsplit(".", 1)[-1],
         "learning_rate": OmegaConf.select(optimizer, "lr"),
         "epsilon": config.epsilon if is_used(config, "epsilon") else None,
-        "damping": config.audit.damping.value,
-        "damping_kind": config.audit.damping.kind,
+        "damping": None if _has_own_noise(config) else config.audit.damping.value,
+        "damping_kind": None if _has_own_noise(config) else config.audit.damping.kind,
         "membership_prior": config.audit.membership_prior,
         "shadow_models": config.attack.membership.shadow_models,
         "seed": config.seed,
         **_defense_settings(config),
     }
+
+
+def _has_own_noise(config: DictConfig) -> bool:
+    """Whether the defense's real noise takes the place of the audit's damping."""
+    return str(OmegaConf.select(config, "defense._target_")).endswith(".DPSGD")
 
 
 def _is_defended(config: DictConfig) -> bool:

@@ -127,3 +127,19 @@ def test_parquet_is_written_whole(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read, ledger.to_frame())
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.parquet"]
     assert np.isfinite(read["bits_gaussian"]).all()
+
+
+def test_an_example_that_never_contributed_has_no_score() -> None:
+    ledger = DisclosureLedger(Exposure(Sampling(0.1), poisson=True))
+    for step in range(10):
+        ledger.begin_step()
+        ledger.record(torch.tensor([1]), gnq=torch.ones(1), squared_norms=torch.ones(1), step=step)
+        if step == 4:
+            ledger.record(torch.tensor([3]), gnq=torch.ones(1), squared_norms=torch.ones(1), step=step)
+            ledger.censor(torch.tensor([2, 3]), step=5)
+    frame = ledger.to_frame().set_index("index")
+    assert frame.loc[2, ["gnq_total", "gnq_max", "squared_norm_total", "bits_gaussian"]].isna().all()
+    # drawn once in the 5 steps it took part in, so its rate a draw is worth 5 steps, not 10
+    one_draw = frame.loc[3, "bits_gaussian_uncapped"]
+    assert frame.loc[3, "bits_gaussian_per_draw"] == pytest.approx(one_draw * 0.1 * 5)
+    assert frame.loc[1, "bits_gaussian_per_draw"] == pytest.approx(one_draw * 0.1 * 10)

@@ -23,6 +23,10 @@ class NonFiniteGradientError(DisclosureError):
     """NaN or infinity in a loss, a gradient or a Gram matrix."""
 
 
+class IllConditionedGramError(DisclosureError, ValueError):
+    """K + λI is not positive definite in float64: the damping is too small for this Gram matrix."""
+
+
 class ExampleIdError(DisclosureError):
     """Example ids are missing, repeated in one batch, unknown or of the wrong kind."""
 

@@ -145,23 +145,24 @@ class DisclosureLedger:
         Columns: index, n_drawn, gnq_total, gnq_max, squared_norm_total, squared_norm_max, censored_at_step (missing if
         never); and, with an exposure, bits_paper and bits_gaussian (capped at h2(q)), the same with ``_uncapped``
         (rank on these), ``bits_gaussian_std`` (of the estimator over draws), ``bits_gaussian_per_draw`` (Σ over draws
-        · n_steps / n_drawn, for ranking), bits_cap (of the run), at_cap, attacker_accuracy_ceiling,
-        attacker_advantage_ceiling, attacker_tpr_ceiling_at_1pct_fpr. Bits of an example never drawn are missing. At
-        the cap the bound says nothing.
+        · steps / n_drawn, for ranking; steps until censored), bits_cap (of the run), at_cap, attacker_accuracy_ceiling,
+        attacker_advantage_ceiling, attacker_tpr_ceiling_at_1pct_fpr. Scores and bits of an example that never
+        contributed are missing (a censor may drop one at its first draw). At the cap the bound says nothing.
         """
         import pandas as pd
 
         count = len(self._rows)
         values = {name: self._values[:count, i].numpy() for i, name in enumerate(COLUMNS)}
+        drawn = values["n_drawn"] > 0
         censored = pd.Series(self._censored_at[:count].numpy(), dtype="Int64")
         frame = pd.DataFrame(
             {
                 "index": list(self._rows),
                 "n_drawn": values["n_drawn"].astype("int64"),
-                "gnq_total": values["gnq_total"],
-                "gnq_max": values["gnq_max"],
-                "squared_norm_total": values["squared_norm_total"],
-                "squared_norm_max": values["squared_norm_max"],
+                **{
+                    name: pd.Series(values[name]).where(drawn)
+                    for name in ("gnq_total", "gnq_max", "squared_norm_total", "squared_norm_max")
+                },
                 "censored_at_step": censored.mask(censored < 0),
             }
         )
@@ -238,7 +239,9 @@ class DisclosureLedger:
             frame[f"bits_{name}"] = uncapped.clip(upper=cap)
             frame[f"bits_{name}_uncapped"] = uncapped
         frame["bits_gaussian_std"] = pd.Series(values["gaussian_squared"] * (1.0 - sampling.rate)) ** 0.5
-        frame["bits_gaussian_per_draw"] = frame["bits_gaussian_uncapped"] * sampling.rate * self.n_steps / drawn
+        censored_at = self._censored_at[: len(drawn)].numpy()
+        exposed = pd.Series(censored_at, dtype="float64").where(censored_at >= 0, self.n_steps)
+        frame["bits_gaussian_per_draw"] = frame["bits_gaussian_uncapped"] * sampling.rate * exposed / drawn
         frame["bits_cap"] = cap
         frame["at_cap"] = frame["bits_gaussian_uncapped"] >= cap * AT_CAP
         ceilings = [attacker_ceiling(bits, sampling.prior) if bits == bits else None for bits in frame["bits_gaussian"]]

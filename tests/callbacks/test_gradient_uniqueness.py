@@ -16,6 +16,7 @@ from gradient_disclosure import Damping, GradientUniqueness
 from gradient_disclosure.errors import (
     BatchCouplingError,
     ExampleIdError,
+    IncompleteGramError,
     NonFiniteGradientError,
     UnsupportedLayerError,
     UnsupportedTrainingError,
@@ -193,3 +194,60 @@ def test_importing_the_callback_pulls_in_no_optional_package() -> None:
 def test_importing_the_gram_needs_torch_alone() -> None:
     code = "import sys; from gradient_disclosure import GradientGram; assert 'lightning' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def exposure_after(data: Any, **options: Any) -> Any:
+    audit = GradientUniqueness(**BY_INDEX)
+    fit(ToyModule(), data, audit, epochs=1, **options)
+    return audit.ledger.exposure
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(zip(*examples(), strict=True))
+
+
+def test_the_sampling_rate_is_that_of_one_example(caplog: pytest.LogCaptureFixture) -> None:
+    assert exposure_after(loader(n=20, batch_size=6)).sampling.rate == pytest.approx(1 / 4)  # 6, 6, 6, 2
+    assert exposure_after(loader(n=20, batch_size=6, drop_last=True)).sampling.rate == pytest.approx(6 / 20)
+    assert exposure_after(loader(n=20, batch_size=2), limit_train_batches=3).sampling.rate == pytest.approx(2 / 20)
+    assert exposure_after(loader(n=4, batch_size=6)).sampling.rate == 1.0
+    with caplog.at_level(logging.WARNING):
+        assert exposure_after(torch.utils.data.DataLoader(Stream(), batch_size=6)) is None
+    assert any("no bits" in record.message for record in caplog.records)
+
+
+def test_one_ledger_holds_one_way_of_drawing() -> None:
+    audit = GradientUniqueness(**BY_INDEX)
+    fit(ToyModule(), loader(batch_size=6), audit)
+    fit(ToyModule(), loader(batch_size=6), audit)
+    with pytest.raises(UnsupportedTrainingError, match="fresh GradientUniqueness"):
+        fit(ToyModule(), loader(batch_size=2), audit)
+
+
+def test_a_batch_of_zero_gradients_is_audited() -> None:
+    class Constant(ToyModule):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch, batch_idx) * 0.0
+
+    audit = GradientUniqueness(**BY_INDEX)
+    fit(Constant(), loader(), audit, epochs=1)
+    assert audit.ledger.to_frame()["gnq_total"].tolist() == [0.0] * 20
+    assert audit.statistics.zero_steps == 4
+    assert audit.statistics.means() == {}
+
+
+def test_a_parameter_used_behind_the_hooks_is_found_when_its_gradient_wakes() -> None:
+    """Behind a head initialized to zero the first check compares zeros; it must not be the last."""
+
+    class Sneaky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+            nn.init.zeros_(self.head.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.tanh(self.fc(x)) + F.linear(x, self.fc.weight))
+
+    with pytest.raises(IncompleteGramError, match=r"net\.fc\.weight.*do not add up"):
+        fit(ToyModule(net=Sneaky()), loader(), GradientUniqueness(**BY_INDEX))

@@ -189,6 +189,8 @@ def test_a_censor_is_not_combined_with_dp_sgd_or_used_without_ids() -> None:
     """The censored sum can change by 2C when one example (a twin) is added, where an accountant assumes C."""
     with pytest.raises(UnsupportedTrainingError, match="no accountant epsilon"):
         GradientUniqueness(**BY_INDEX, censor=GnqCensor(), mechanism=GaussianMechanism(1.0, 1.0))
+    with pytest.raises(ValueError, match="excluded parameters"):
+        GradientUniqueness(**BY_INDEX, censor=GnqCensor(), exclude=["net.0.*"])
     with pytest.raises(ValueError, match="needs example_ids"):
         GradientUniqueness(censor=GnqCensor())
 
@@ -217,3 +219,34 @@ def test_rules_check_their_words() -> None:
         CensorRule(statistic="gnq")
     with pytest.raises(ValueError, match="max_fraction"):
         CensorRule(max_fraction=0.0)
+
+
+def test_a_statistic_of_one_step_is_held_against_everybody_drawn() -> None:
+    """Batches smaller than ``minimum_drawn`` must not put the rule to sleep for ever."""
+    ledger = ledger_with([1.0] * 60)
+    rule = CensorRule(statistic="step_gnq", threshold=MedianMultiple(3.0, minimum_drawn=50))
+    assert rule.over_budget(ledger, torch.tensor([0, 1]), torch.tensor([2.0, 4.0])).tolist() == [False, True]
+
+
+def test_the_control_counts_what_the_censor_would_drop_in_all() -> None:
+    """The censor's second look, at those that hid behind an outlier, belongs to the count."""
+    along = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    gradients = torch.stack([30 * along, 10 * along, *(0.3 * torch.eye(3, dtype=torch.float64))])
+    gram, ids = gradients @ gradients.T, torch.arange(5)
+    rule = CensorRule(threshold=AbsoluteThreshold(float(gnq_scores(gram, 100.0)[1]) * 1.5))
+
+    def score(kept: torch.Tensor) -> Any:
+        return gradient_uniqueness(gram[kept][:, kept], 100.0)
+
+    for censor in (GnqCensor(rule), RandomCensor(rule)):
+        assert censor.decide(DisclosureLedger(), ids, ids, score).dropped.numel() == 2
+
+
+def test_a_nan_of_an_example_censored_before_does_no_harm() -> None:
+    x, y, index = examples()
+    censor = ScriptedCensor({0: 0})
+    x[0] = float("nan")
+    module = ToyModule(lambda p: torch.optim.SGD(p, lr=0.1))
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y, index), batch_size=6)
+    fit(module, data, GradientUniqueness(**BY_INDEX, censor=censor))
+    assert all(bool(torch.isfinite(p).all()) for p in module.parameters())

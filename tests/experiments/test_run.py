@@ -9,7 +9,12 @@ import pytest
 
 from experiments import run as run_command
 from experiments.run import job
-from gradient_disclosure.errors import IncompatibleModelError, MissingDataError, RunFolderError
+from gradient_disclosure.errors import (
+    IncompatibleModelError,
+    MissingDataError,
+    RunFolderError,
+    UnsupportedTrainingError,
+)
 from tests.experiments.composing import SHARED, composed
 
 SMALL = (
@@ -126,9 +131,57 @@ def test_the_same_run_of_a_sweep_is_trained_once(tmp_path: Path, monkeypatch: py
     wanted = overrides("gnq_censor", "mlp", "digits", "attack=membership_only")
     first = job(composed(*wanted, "epsilon=1"), tmp_path / "epsilon=1")
     monkeypatch.setattr(run_command, "run", None)
-    second = job(composed(*wanted, "epsilon=8"), tmp_path / "epsilon=8")
+    second = job(composed(*wanted, "epsilon=8"), tmp_path / "epsilon=8", in_sweep=True)
     assert second.pop("meta/copied_from") == "epsilon=1"
     assert second == first
     assert first["setting/epsilon"] is None
     assert json.loads((tmp_path / "epsilon=8" / "run.json").read_text())["fingerprint"] == first["meta/fingerprint"]
     assert (tmp_path / "epsilon=8" / "report.html").read_text() == (tmp_path / "epsilon=1" / "report.html").read_text()
+
+
+def test_only_a_sweep_copies_and_fresh_never_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = overrides("none", "mlp", "digits", "attack=membership_only", "attack.membership.shadow_models=0")
+    first = job(composed(*wanted), tmp_path / "a")
+    assert not any(key.startswith("attack/lira") for key in first)
+    assert first["disclosure/spearman_gnq_total_lira_online"] is None
+    assert "meta/copied_from" not in job(composed(*wanted), tmp_path / "b")
+    assert "meta/copied_from" not in job(composed(*wanted, "fresh=true"), tmp_path / "c", in_sweep=True)
+    assert "meta/copied_from" in job(composed(*wanted), tmp_path / "d", in_sweep=True)
+
+
+def test_fresh_removes_nothing_that_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match=r"thesis\.tex.*not removed"):
+        job(composed(*SMALL, "fresh=true"), tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("attack.membership.shadow_models=2", "even number, at least 4"),
+        ("attack.membership.shadow_models=5", "even number, at least 4"),
+        ("audit.membership_prior=0.25", "halves of the pool"),
+        ("audit.damping.value=0", "damping must be positive"),
+    ],
+)
+def test_settings_that_would_fail_late_are_refused_early(change: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises((UnsupportedTrainingError, ValueError), match=words):
+        job(composed(*SMALL, change), tmp_path)
+    assert not (tmp_path / "target").exists()
+
+
+def test_clipping_without_noise_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedTrainingError, match="noise_multiplier is 0"):
+        job(composed(*SMALL, "+defense=dp_sgd", "defense.noise_multiplier=0"), tmp_path)
+
+
+def test_dp_sgd_says_what_its_figures_are(tmp_path: Path) -> None:
+    results = job(composed(*overrides("dp_sgd", "mlp", "digits", "attack=membership_only")), tmp_path)
+    assert results["setting/damping"] is None
+    p = results["defense/sampling_rate"] / 2
+    assert results["disclosure/damping"] == pytest.approx(1.0 / (1 - p))
+    assert 0 < results["disclosure/known_others_mu_squared_mean"] <= 1.0 + 1e-6
+    ledger = pd.read_parquet(tmp_path / "ledger.parquet").query("n_drawn > 0")
+    expected = (ledger["squared_norm_total"] / ledger["n_drawn"]).mean()
+    assert results["disclosure/known_others_mu_squared_mean"] == pytest.approx(expected)

@@ -102,6 +102,16 @@ CASES = (
         (4,),
     ),
     Case(
+        "in-place activation on a view",
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)),
+        (5, 4),
+    ),
+    Case(
+        "in-place activation after instance norm",
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.ReLU(inplace=True)),
+        (2, 6, 6),
+    ),
+    Case(
         "small cnn",
         lambda: nn.Sequential(
             nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 16, 5)

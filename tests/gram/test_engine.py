@@ -318,3 +318,72 @@ def test_weighted_gradient_equals_the_sum_of_single_gradients(case: Case, reduct
     trainable = [p for p in module.parameters() if p.requires_grad]
     flat = torch.cat([by_parameter.get(id(p), torch.zeros_like(p)).flatten() for p in trainable])
     torch.testing.assert_close(flat, weights.double() @ single)
+
+
+def test_backward_outside_the_context_is_an_error() -> None:
+    module = nn.Linear(3, 2)
+    with pytest.raises(IncompleteGramError, match="no gradient has arrived"), GradientGram(module):
+        loss = module(torch.randn(2, 3)).sum()
+    loss.backward()
+    with GradientGram(module) as gram:
+        loss = module(torch.randn(2, 3)).sum()
+        with pytest.raises(IncompleteGramError, match="no gradient has arrived"):
+            gram.gram()
+        loss.backward()
+        assert float(gram.gram().diagonal().min()) > 0  # the early call spoiled nothing
+
+
+def test_a_failing_gram_leaves_no_hooks() -> None:
+    module = nn.Sequential(Functional(also_properly=True), nn.Linear(4, 2))
+    with pytest.raises(IncompleteGramError), GradientGram(module):
+        module(torch.randn(3, 4)).square().sum().backward()
+    assert hooks_on(module) == 0
+
+
+def test_verification_is_not_done_where_everything_is_zero() -> None:
+    module = nn.Sequential(Functional(also_properly=True), nn.Linear(4, 2))
+    nn.init.zeros_(module[1].weight)
+    with GradientGram(module) as gram:
+        module(torch.randn(3, 4)).sum().backward()
+    assert not gram.verified
+    fine = nn.Linear(4, 2)
+    with GradientGram(fine) as gram:
+        fine(torch.randn(3, 4)).sum().backward()
+    assert gram.verified
+
+
+def test_low_precision_does_not_switch_the_check_off() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(Functional(also_properly=True), nn.Linear(4, 2))
+    with pytest.raises(IncompleteGramError, match="do not add up"), GradientGram(module):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = module(torch.randn(6, 4)).float().square().sum()
+        loss.backward()
+
+
+def test_bfloat16_autocast_is_close() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+    x = torch.randn(6, 8)
+    with GradientGram(module, loss_reduction="sum") as gram, torch.autocast("cpu", dtype=torch.bfloat16):
+        module(x).float().square().sum().backward()
+    expected = oracle_of_square(module, x)
+    torch.testing.assert_close(gram.gram(), expected.double(), rtol=0, atol=5e-2 * float(expected.max()))
+
+
+def test_parameters_unfrozen_too_late_are_an_error() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    module[0].requires_grad_(False)
+    with pytest.raises(IncompleteGramError, match=r"0\.weight, 0\.bias became trainable"), GradientGram(module):
+        module[0].requires_grad_(True)
+        module(torch.randn(3, 4)).sum().backward()
+
+
+def test_weight_zero_leaves_out_even_a_nan() -> None:
+    module = nn.Linear(3, 2)
+    x = torch.randn(3, 3)
+    x[1] = float("nan")
+    with GradientGram(module, "sum", keep_terms=True, verify=False) as gram:
+        module(x).sum().backward()
+        summed = gram.weighted_gradient(torch.tensor([1.0, 0.0, 1.0]))
+    assert all(bool(torch.isfinite(g).all()) for _, g in summed)

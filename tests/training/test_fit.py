@@ -33,10 +33,14 @@ class KilledError(Exception):
 
 
 class Killer(Callback):
-    def __init__(self, step: int) -> None:
+    """Kills before a step; with no step it only notes which steps are taken."""
+
+    def __init__(self, step: int = -1) -> None:
         self.step = step
+        self.seen: list[int] = []
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.seen.append(trainer.global_step)
         if trainer.global_step == self.step:
             raise KilledError
 
@@ -69,8 +73,22 @@ def test_killed_and_resumed_is_bitwise_uninterrupted(
         monkeypatch.setattr(fit, "_trainer", lambda r, f, w, c, k=kill_at: build(r, f, w, [*c, Killer(k)]))
         with pytest.raises(KilledError):
             train(wanted, MEMBERS, 5, folder, WATCH)
-        monkeypatch.setattr(fit, "_trainer", build)
+        witness = Killer()
+        monkeypatch.setattr(fit, "_trainer", lambda r, f, w, c, k=witness: build(r, f, w, [*c, k]))
         assert_same(train(wanted, MEMBERS, 5, folder, WATCH), straight)
+        assert witness.seen[0] == kill_at - kill_at % 2  # went on from the checkpoint of every second step
+
+
+def test_killed_after_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint holds the whole training and nothing is left to do but to read it back."""
+    wanted = recipe(checkpoint_every_n_steps=3)
+    straight = train(wanted, MEMBERS, 5, tmp_path / "straight", WATCH)
+    with monkeypatch.context() as patched:
+        patched.setattr(fit, "save_state", lambda *_: (_ for _ in ()).throw(KilledError))
+        with pytest.raises(KilledError):
+            train(wanted, MEMBERS, 5, tmp_path / "killed", WATCH)
+    assert_same(train(wanted, MEMBERS, 5, tmp_path / "killed", WATCH), straight)
+    assert straight.audit["coverage"] == 1.0
 
 
 def test_killed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from gradient_disclosure.defenses.gnq_censor import Censor, Decision, refuse_beyond_limit
-from gradient_disclosure.errors import DisclosureError, ExampleIdError, NonFiniteGradientError, UnsupportedTrainingError
+from gradient_disclosure.errors import (
+    DisclosureError,
+    ExampleIdError,
+    IllConditionedGramError,
+    NonFiniteGradientError,
+    UnsupportedTrainingError,
+)
 from gradient_disclosure.gram.engine import GradientGram, LossReduction
 from gradient_disclosure.ledger import DisclosureLedger, Exposure
 from gradient_disclosure.scores.bits import Sampling
@@ -21,20 +28,33 @@ from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniquene
 
 logger = logging.getLogger(__name__)
 
+VERIFY_EVERY = 100
+"""Steps between two checks that the per-example gradients add up to autograd's; it is repeated from the first step on
+until it
+has seen gradients that are not zero."""
+
 ExampleIds = Callable[[Any], Tensor]
 
 
 @dataclass
 class StepStatistics:
-    """Sums over the audited steps of what is averaged at the end."""
+    """Sums over the audited steps of what is averaged at the end.
+
+    A step at which every gradient is zero has no relative damping; it is counted in ``zero_steps`` and left out of the
+    means.
+    """
 
     steps: int = 0
+    zero_steps: int = 0
     damping: float = 0.0
     relative_damping: float = 0.0
     effective_rank: float = 0.0
 
     def add(self, result: GnqResult) -> None:
         """One step with at least one example."""
+        if not math.isfinite(result.relative_damping):
+            self.zero_steps += 1
+            return
         self.steps += 1
         self.damping += result.damping
         self.relative_damping += result.relative_damping
@@ -56,8 +76,8 @@ class GradientUniqueness(Callback):
         damping: λ of the definition in units of the batch Gram, or a :class:`Damping` for a relative one. λ is the
             variance the attacker is assumed to face in each coordinate of the SUM of the batch's gradients, up to a
             factor 1/(1 − p); DP-SGD's real noise takes its place when ``mechanism`` is given.
-        example_ids: batch → (B,) integer data set indices, e.g. ``lambda batch: batch[2]``. Without it batch
-            statistics are logged and no ledger is kept.
+        example_ids: batch → (B,) integer data set indices, on any device, e.g. ``lambda batch: batch[2]``. Without it
+            batch statistics are logged and no ledger is kept.
         loss_reduction: how the training loss reduces over the batch.
         membership_prior: q, probability that an example of the pool is a member.
         known_ids: size N of the pool if ids are 0 … N − 1; unknown ids are then errors.
@@ -87,6 +107,8 @@ class GradientUniqueness(Callback):
     ) -> None:
         if censor is not None and example_ids is None:
             raise ValueError("a censor needs example_ids: it drops examples by their data set index")
+        if censor is not None and exclude:
+            raise ValueError("a censor cannot drop an example from excluded parameters: leave out exclude=...")
         if censor is not None and mechanism is not None:
             raise UnsupportedTrainingError(
                 "a censor on top of DP-SGD has no accountant epsilon (whether one example is dropped depends on the "
@@ -104,21 +126,21 @@ class GradientUniqueness(Callback):
         self.coverage: float | None = None
         self._open: GradientGram | None = None
         self._batch: Any = None
-        self._members = 0
+        self._members: int | None = None
         self._verified = False
+        self._audited_steps = 0
 
     # ---------------------------------------------------------------- Lightning hooks
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what would make the audit wrong; find out how often an example is drawn."""
         refuse_unsupported_training(trainer, pl_module)
-        steps = int(trainer.num_training_batches)
-        plan = getattr(trainer.train_dataloader, "plan", None)
-        rate = plan.sampling_rate if plan is not None else 1.0 / max(1, steps)
-        poisson = bool(plan.is_poisson) if plan is not None else False
-        self._members = _length(trainer.train_dataloader)
-        if self.ledger.exposure is None:
-            self.ledger.exposure = Exposure(Sampling(rate, self.membership_prior), poisson)
+        self._members = number_of_examples(trainer.train_dataloader)
+        if self.censor is not None and self._members is None:
+            raise UnsupportedTrainingError(
+                "a censor must know how many members there are: train from a loader whose data set has a length"
+            )
+        self._set_exposure(exposure_of(trainer, self.membership_prior))
         if self.example_ids is None:
             logger.warning(
                 "GradientUniqueness has no example_ids: statistics of each batch are logged, but no ledger per "
@@ -134,7 +156,8 @@ class GradientUniqueness(Callback):
             self.loss_reduction,
             exclude=self.exclude,
             keep_terms=self.censor is not None,
-            verify=not self._verified,
+            verify=self._audited_steps % VERIFY_EVERY == 0
+            or (not self._verified and self._audited_steps < VERIFY_EVERY),
         )
         self._open = gram.__enter__()
         self.coverage = gram.coverage
@@ -146,8 +169,8 @@ class GradientUniqueness(Callback):
         step = trainer.global_step
         try:
             self._audit(self._open, trainer, pl_module, step)
-        except NonFiniteGradientError as error:
-            raise NonFiniteGradientError(f"step {step}: {error}{self._named(error)}") from None
+        except (NonFiniteGradientError, IllConditionedGramError) as error:
+            raise type(error)(f"step {step}: {error}{self._named()}") from None
         finally:
             self._close()
 
@@ -164,6 +187,8 @@ class GradientUniqueness(Callback):
         return {
             "ledger": self.ledger.state_dict(),
             "statistics": dict(vars(self.statistics)),
+            "coverage": self.coverage,
+            "audited_steps": self._audited_steps,
             "censor": None if self.censor is None else self.censor.state_dict(),
         }
 
@@ -171,6 +196,8 @@ class GradientUniqueness(Callback):
         """Inverse of :meth:`state_dict`."""
         self.ledger.load_state_dict(state_dict["ledger"])
         self.statistics = StepStatistics(**state_dict["statistics"])
+        self.coverage = state_dict["coverage"]
+        self._audited_steps = state_dict["audited_steps"]
         if self.censor is not None and state_dict["censor"] is not None:
             self.censor.load_state_dict(state_dict["censor"])
 
@@ -181,7 +208,8 @@ class GradientUniqueness(Callback):
         if observed.batch_size == 0:
             return
         gram = observed.gram(loss_scale=_loss_scale(trainer)).cpu()
-        self._verified = True
+        self._verified = self._verified or observed.verified
+        self._audited_steps += 1
         decision = self._decide(gram, observed.batch_size, step)
         if decision.kept.numel() < observed.batch_size:
             self._drop(observed, decision, step)
@@ -206,6 +234,7 @@ class GradientUniqueness(Callback):
         active = everyone[~self.ledger.is_censored(ids)]
         decision = self.censor.decide(self.ledger, ids, active, score)
         self.ledger.censor(ids[decision.dropped], step)
+        assert self._members is not None
         refuse_beyond_limit(self.ledger.n_censored, self._members, self.censor.rule)
         return decision
 
@@ -242,7 +271,7 @@ class GradientUniqueness(Callback):
             )
         return ids.cpu()
 
-    def _named(self, error: NonFiniteGradientError) -> str:
+    def _named(self) -> str:
         """The ids of the batch, so that the positions in the message can be looked up."""
         if self.example_ids is None:
             return ""
@@ -260,6 +289,22 @@ class GradientUniqueness(Callback):
         if self.censor is not None:
             values["disclosure/censored"] = float(self.ledger.n_censored)
         pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=size)
+
+    def _set_exposure(self, exposure: Exposure | None) -> None:
+        known = self.ledger.exposure
+        if known is not None and exposure != known and len(self.ledger):
+            raise UnsupportedTrainingError(
+                f"this audit's ledger was kept at {known}, but this training draws at {exposure}: their bits do not "
+                f"add up. "
+                "Use a fresh GradientUniqueness."
+            )
+        self.ledger.exposure = exposure
+        if exposure is None and self.example_ids is not None:
+            logger.warning(
+                "GradientUniqueness does not know how often an example is drawn (the loader tells neither its batch "
+                "size nor "
+                "the length of its data set): the ledger holds GNQ and norms, but no bits."
+            )
 
     def _close(self) -> None:
         if self._open is not None:
@@ -293,10 +338,24 @@ def _loss_scale(trainer: Trainer) -> float:
     return float(scaler.get_scale()) if scaler is not None else 1.0
 
 
-def _length(loader: Any) -> int:
-    """Number of examples behind a loader; 1 if it does not say."""
+def number_of_examples(loader: Any) -> int | None:
+    """Number of examples behind a loader, None if it does not say."""
     dataset: Any = getattr(loader, "dataset", None)
-    return len(dataset) if hasattr(dataset, "__len__") else 1
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
+def exposure_of(trainer: Trainer, prior: float) -> Exposure | None:
+    """How often an example is drawn: from the loader's own plan, or from its batch size; None if it tells neither."""
+    loader: Any = trainer.train_dataloader
+    plan = getattr(loader, "plan", None)
+    if plan is not None:
+        return Exposure(Sampling(plan.sampling_rate, prior), bool(plan.is_poisson))
+    members, batch_size = number_of_examples(loader), getattr(loader, "batch_size", None)
+    if not members or not batch_size:
+        return None
+    whole_epochs = trainer.num_training_batches == -(-members // batch_size)
+    rate = 1.0 / trainer.num_training_batches if whole_epochs else min(1.0, batch_size / members)
+    return Exposure(Sampling(rate, prior), poisson=False)
 
 
 def _log_interval(trainer: Trainer) -> int:

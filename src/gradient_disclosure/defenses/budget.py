@@ -34,12 +34,36 @@ def accumulated_bits(ledger: DisclosureLedger, ids: Tensor, scores: Tensor) -> T
     return ledger.totals_of(ids, "gaussian") + gaussian_bits(scores * sampling.inclusion, sampling) / sampling.rate
 
 
-STATISTICS: dict[str, tuple[Statistic, str | None]] = {
-    "accumulated_gnq": (accumulated_gnq, "gnq_total"),
-    "step_gnq": (step_gnq, None),
-    "accumulated_bits": (accumulated_bits, "gaussian"),
+Population = Callable[[DisclosureLedger, Tensor, Tensor], Tensor]
+"""(ledger before the step, ids (B,), their values (B,)) → (examples drawn so far,) what a threshold compares with."""
+
+
+def running_totals(column: str) -> Population:
+    """The running values of all examples drawn so far, those of the present batch as they would be with this step."""
+
+    def population(ledger: DisclosureLedger, ids: Tensor, values: Tensor) -> Tensor:
+        rows = ledger.rows(ids)
+        totals, drawn = ledger.totals(column), ledger.totals("n_drawn") > 0
+        totals[rows], drawn[rows] = values, True
+        return totals[drawn]
+
+    return population
+
+
+def means_per_draw(ledger: DisclosureLedger, ids: Tensor, values: Tensor) -> Tensor:
+    """Mean score a draw of all examples drawn so far, and the present values of those drawn for the first time."""
+    rows = ledger.rows(ids)
+    totals, draws = ledger.totals("gnq_total"), ledger.totals("n_drawn")
+    fresh = draws[rows] == 0
+    return torch.cat([totals[draws > 0] / draws[draws > 0], values[fresh]])
+
+
+STATISTICS: dict[str, tuple[Statistic, Population]] = {
+    "accumulated_gnq": (accumulated_gnq, running_totals("gnq_total")),
+    "step_gnq": (step_gnq, means_per_draw),
+    "accumulated_bits": (accumulated_bits, running_totals("gaussian")),
 }
-"""Name → (statistic, ledger column that holds its running value for every example, if there is one)."""
+"""Name → (statistic of an example, values of everybody that its threshold is taken from)."""
 
 
 class Threshold(Protocol):

@@ -49,15 +49,9 @@ class CensorRule:
 
     def over_budget(self, ledger: DisclosureLedger, ids: Tensor, scores: Tensor) -> Tensor:
         """(B,) bool: examples that would pass the budget if this step's scores were added."""
-        statistic, column = STATISTICS[self.statistic]
+        statistic, population = STATISTICS[self.statistic]
         value = statistic(ledger, ids, scores.cpu())
-        if column is None:
-            running = value
-        else:
-            totals = ledger.totals(column)
-            totals[ledger.rows(ids)] = value
-            running = totals[totals > 0]
-        return value > self.threshold.limit(running)
+        return value > self.threshold.limit(population(ledger, ids, value))
 
 
 @dataclass(frozen=True)
@@ -139,11 +133,10 @@ class RandomCensor:
 
     def decide(self, ledger: DisclosureLedger, ids: Tensor, active: Tensor, score: Score) -> Decision:
         """Count what the rule would drop and drop as many at random."""
-        result = score(active)
-        over = self.rule.over_budget(ledger, ids[active], result.scores)
-        fresh = {number for number in ids[active][over].tolist() if number not in self._flagged}
+        would_drop = ids[GnqCensor(self.rule).decide(ledger, ids, active, score).dropped]
+        fresh = {number for number in would_drop.tolist() if number not in self._flagged}
         if not fresh:
-            return Decision(active, active[:0], result)
+            return Decision(active, active[:0], score(active))
         self._flagged |= fresh
         order = torch.randperm(active.numel(), generator=self._generator)
         kept = active[order[len(fresh) :].sort().values]

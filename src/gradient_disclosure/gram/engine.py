@@ -71,6 +71,7 @@ class GradientGram:
         self._coverage: float | None = None
         self._result: Tensor | None = None
         self._active = False
+        self._verified = False
 
     @property
     def coverage(self) -> float:
@@ -110,9 +111,11 @@ class GradientGram:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and self._batch_size is not None:
-            self.gram()
-        self.abandon()
+        try:
+            if error is None and self._batch_size is not None:
+                self.gram()
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Leave the context without computing anything more."""
@@ -126,6 +129,11 @@ class GradientGram:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters in the Gram matrix, while the context is open."""
         return [account.parameter for account in self._accounts.values()]
+
+    @property
+    def verified(self) -> bool:
+        """Whether this pass compared every parameter's per-example gradients with a gradient that is not zero."""
+        return self._verified
 
     def gram(self, loss_scale: float = 1.0) -> Tensor:
         """Inner products of the gradients of each example's OWN loss.
@@ -142,12 +150,14 @@ class GradientGram:
         """
         if self._result is None:
             size = self.batch_size
+            self._refuse_incomplete_pass(size)
             total: Tensor | None = None
             for account in self._accounts.values():
                 part = account.close(size)
                 if part is not None:
                     total = part.clone() if total is None else total.add_(part.to(total.device))
             self._result = torch.zeros(size, size, dtype=torch.float64) if total is None else total
+            self._check_sums(size, float(self._result.diagonal().sum()))
         unscale = (self._example_scale() / loss_scale) ** 2
         return self._result * unscale
 
@@ -169,6 +179,29 @@ class GradientGram:
             if account.contributed
         ]
 
+    def _check_sums(self, size: int, trace: float) -> None:
+        took_part = [account for account in self._accounts.values() if account.contributed]
+        for account in took_part:
+            account.check_sum(size, trace)
+        self._verified = self._verify and all(account.verified for account in took_part)
+
+    def _refuse_incomplete_pass(self, size: int) -> None:
+        """Stop if no gradient arrived, or if parameters became trainable after the context was entered."""
+        if size > 0 and self._accounts and not any(account.has_received for account in self._accounts.values()):
+            raise IncompleteGramError(
+                "no gradient has arrived: call loss.backward() inside the 'with' block, and gram() after it."
+            )
+        late = [
+            name
+            for name, parameter in self._module.named_parameters()
+            if parameter.requires_grad and id(parameter) not in self._accounts and not self._is_excluded(name)
+        ]
+        if late:
+            raise IncompleteGramError(
+                f"{', '.join(late)} became trainable after the context was entered and are not in the Gram matrix. Set "
+                "requires_grad before the step begins."
+            )
+
     def _example_scale(self) -> float:
         """What autograd's gradient of one example is multiplied with to give that of the example's own loss."""
         return float(self.batch_size) if self._reduction == "mean" else 1.0
@@ -187,7 +220,7 @@ class GradientGram:
             accounts = self._accounts_of(layer)
             for account in accounts.values():
                 account.expect()
-            version = x._version
+            version, shape = x._version, output.shape
 
             def gradient_hook(e: Tensor) -> None:
                 if not self._active:
@@ -197,11 +230,11 @@ class GradientGram:
                 if e.shape[0] == 0:
                     return
                 dtype = torch.promote_types(torch.promote_types(x.dtype, e.dtype), torch.float32)
-                for local, term in function(layer, x.to(dtype), e.detach().to(dtype)):
+                for local, term in function(layer, x.to(dtype), e.detach().reshape(shape).to(dtype)):
                     if local in accounts:
                         accounts[local].add(term, e.dtype)
 
-            output.register_hook(gradient_hook)
+            _hookable(output).register_hook(gradient_hook)
 
         return forward_hook
 
@@ -217,3 +250,16 @@ class GradientGram:
                 "the batch (or another batch ran in the same context), so its rows cannot be told apart by example. "
                 "Keep the batch as first axis through this layer."
             )
+
+
+def _hookable(output: Tensor) -> Tensor:
+    """The tensor whose gradient hook survives an in-place operation on ``output``.
+
+    Some layers return a view of the whole of a tensor of their own (a linear layer on sequences). An in-place
+    activation then rewrites the view's history, and a hook on it is lost; one on the base is not.
+    """
+    base = output._base
+    if base is None or base.grad_fn is None or base.numel() != output.numel():
+        return output
+    same_order = base.is_contiguous() and output.is_contiguous()
+    return base if same_order else output

@@ -46,9 +46,13 @@ class OuterProduct:
         return self._gram_by_blocks()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``Σ_i w_i G_i`` in the parameter's shape and the gradients' precision, for ``weights`` (B,)."""
-        weighted = self.e * weights.to(self.e.dtype)[:, None, None]
-        total = weighted.flatten(0, 1).T @ self.a.flatten(0, 1)
+        """``Σ_i w_i G_i`` in the parameter's shape and the gradients' precision, for ``weights`` (B,).
+
+        Examples of weight 0 are left out, not multiplied by 0: their gradient may be NaN.
+        """
+        chosen, weights = _non_zero(weights, self.e)
+        weighted = self.e[chosen] * weights[:, None, None]
+        total = weighted.flatten(0, 1).T @ self.a[chosen].flatten(0, 1)
         return total.reshape(self.shape)
 
     def per_example(self) -> Tensor:
@@ -109,8 +113,9 @@ class Dense:
         return g @ g.T
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``Σ_i w_i g_i`` in the parameter's shape, for ``weights`` (B,)."""
-        return (weights.to(self.g.dtype) @ self.g).reshape(self.shape)
+        """``Σ_i w_i g_i`` in the parameter's shape, for ``weights`` (B,); those of weight 0 are left out."""
+        chosen, weights = _non_zero(weights, self.g)
+        return (weights @ self.g[chosen]).reshape(self.shape)
 
     def per_example(self) -> Tensor:
         """The gradients themselves, (B, P)."""
@@ -118,6 +123,13 @@ class Dense:
 
 
 Term = OuterProduct | Dense
+
+
+def _non_zero(weights: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of the weights that are not 0, and these weights, on the device and in the precision of ``like``."""
+    weights = weights.to(device=like.device, dtype=like.dtype)
+    chosen = weights.nonzero().squeeze(1)
+    return chosen, weights[chosen]
 
 
 def merge(terms: Sequence[Term]) -> Term:

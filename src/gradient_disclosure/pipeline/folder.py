@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,21 @@ def claim(folder: Path, identity: str) -> None:
             f"folder with "
             "hydra.run.dir=..., or delete it to start anew."
         )
+
+
+def empty(folder: Path) -> None:
+    """Remove what an earlier run left in its folder; Hydra's own log and config of the present job stay.
+
+    Raises:
+        RunFolderError: there is something in the folder, but no run: nothing is removed then.
+    """
+    entries = (
+        [entry for entry in folder.iterdir() if entry.name not in (".hydra", "run.log")] if folder.is_dir() else []
+    )
+    if entries and not (folder / IDENTITY).exists():
+        raise RunFolderError(f"{folder} holds files that are no run's ({entries[0].name}, ...); they are not removed.")
+    for entry in entries:
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def read_identity(folder: Path) -> str | None:

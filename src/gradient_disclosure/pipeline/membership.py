@@ -58,6 +58,8 @@ def membership_results(
         if bool(censored.any()):
             groups |= {"kept/": ~(member & censored), "censored/": ~member | censored}
         for prefix, chosen in groups.items():
+            if not bool(member[chosen].any()):
+                continue  # every member was censored: nobody is left to be told from the others
             metrics = membership_metrics(score[chosen], member[chosen], bootstrap=bootstrap, seed=seed)
             results |= {f"attack/{name}/{prefix}{key}": value for key, value in metrics.to_flat().items()}
         on_attack()

@@ -78,15 +78,33 @@ def disclosure_results(settings: RunSettings, target: TrainedModel, frame: pd.Da
     }
     for column in ("gnq_total", "squared_norm_total"):
         pairs = drawn[[column, "lira_online"]].dropna()
-        rho, low, high = spearman_with_interval(pairs[column].to_numpy(), pairs["lira_online"].to_numpy(), seed=seed)
+        rho, low, high = _spearman(pairs[column], pairs["lira_online"], seed)
         key = f"disclosure/spearman_{column}_lira_online"
         results |= {key: rho, f"{key}_low": low, f"{key}_high": high}
     return results
 
 
+def _spearman(x: pd.Series, y: pd.Series, seed: int) -> tuple[float | None, float | None, float | None]:
+    """Missing without LiRA, or with too few members to speak of a correlation."""
+    return spearman_with_interval(x.to_numpy(), y.to_numpy(), seed=seed) if len(x) > 2 else (None, None, None)
+
+
 def defense_results(settings: RunSettings, target: TrainedModel) -> dict[str, Value]:
     """What the defense reports of itself."""
     return {"defense/name": settings.recipe.defense.name, **{f"defense/{k}": v for k, v in target.defense.items()}}
+
+
+def known_others_results(target: TrainedModel, frame: pd.DataFrame) -> dict[str, Value]:
+    """Under DP-SGD, mean over the draws of (‖g̃‖/σC)²: what an attacker faces who knows every other member.
+
+    Only this figure is comparable with ε; GNQ takes the other members as unknown.
+    """
+    noise, clip = target.defense.get("noise_multiplier"), target.defense.get("clip_norm")
+    if not isinstance(noise, float) or not isinstance(clip, (int, float)) or noise * clip == 0:
+        return {}
+    drawn = frame[frame["n_drawn"] > 0]
+    per_draw = drawn["squared_norm_total"] / drawn["n_drawn"] / (noise * clip) ** 2
+    return {"disclosure/known_others_mu_squared_mean": _mean(per_draw)}
 
 
 def meta_results() -> dict[str, Value]:

@@ -24,6 +24,7 @@ from gradient_disclosure.pipeline.results import (
     defense_results,
     disclosure_results,
     example_table,
+    known_others_results,
     meta_results,
     utility_results,
 )
@@ -35,22 +36,17 @@ from gradient_disclosure.training.recipe import target_members
 
 
 class Clock:
-    """Seconds each stage took, in this process."""
+    """Seconds each stage took."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._last = self._start = time.perf_counter()
+        self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
         """The time since the last lap belongs to ``stage``."""
         now = time.perf_counter()
         self.seconds[stage] = now - self._last
         self._last = now
-
-    @property
-    def total(self) -> float:
-        """Seconds since the start."""
-        return time.perf_counter() - self._start
 
 
 def run(
@@ -89,12 +85,12 @@ def run(
             on_attack=lambda: progress.advance(task),
         )
         clock.lap("membership")
-        records = _reconstructions(settings, target, members, folder, progress)
-        clock.lap("reconstruction")
+        records = _reconstructions(settings, target, members, folder, progress, clock)
     results: dict[str, Value] = {
         **utility_results(settings, target, members),
         **disclosure_results(settings, target, frame, settings.seed),
         **defense_results(settings, target),
+        **known_others_results(target, frame),
         **attack_results,
         **reconstruction_results(settings, records),
         **_costs(settings, target, cohort, clock),
@@ -115,29 +111,34 @@ def _cohort(settings: RunSettings, folder: Path, progress: Progress) -> ShadowCo
 
 
 def _reconstructions(
-    settings: RunSettings, target: TrainedModel, members: Tensor, folder: Path, progress: Progress
+    settings: RunSettings, target: TrainedModel, members: Tensor, folder: Path, progress: Progress, clock: Clock
 ) -> list[ReconstructionRecord]:
     if settings.recipe.data.spec.kind != "image" or not settings.reconstruction.attacks:
         return []
     stored = folder / "reconstructions.pt"
     if stored.exists():
-        return [ReconstructionRecord(**record) for record in load_state(stored)["records"]]
+        state = load_state(stored)
+        clock.seconds["reconstruction"] = state["seconds"]
+        return [ReconstructionRecord(**record) for record in state["records"]]
     seen = observations(settings, target, attacked_members(members, settings.reconstruction.examples, settings.seed))
     task = progress.add_task("gradient reconstructions", total=len(seen) * len(settings.reconstruction.attacks))
     records = reconstruct(settings, seen, lambda: progress.advance(task))
-    save_state({"records": [dict(vars(record)) for record in records]}, stored)
+    clock.lap("reconstruction")
+    seconds = clock.seconds["reconstruction"]
+    save_state({"records": [dict(vars(record)) for record in records], "seconds": seconds}, stored)
     return records
 
 
 def _costs(settings: RunSettings, target: TrainedModel, cohort: ShadowCohort | None, clock: Clock) -> dict[str, Value]:
-    return {
+    """Seconds of each stage, whenever it was done: the total of a resumed run adds up what its parts took."""
+    stages = {
         "cost/train_seconds": target.seconds,
         "cost/cohort_seconds": None if cohort is None else cohort.seconds,
         "cost/membership_seconds": clock.seconds["membership"],
-        "cost/reconstruction_seconds": clock.seconds["reconstruction"],
-        "cost/audit_overhead": audit_overhead(settings.recipe),
-        "cost/total_seconds": clock.total,
+        "cost/reconstruction_seconds": clock.seconds.get("reconstruction"),
     }
+    total = sum(seconds for seconds in stages.values() if seconds is not None)
+    return {**stages, "cost/total_seconds": total, "cost/audit_overhead": audit_overhead(settings.recipe)}
 
 
 def _progress(show: bool) -> Progress:

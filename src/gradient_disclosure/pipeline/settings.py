@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradient_disclosure.attacks.reconstruction.attack import ReconstructionAttack
+from gradient_disclosure.errors import UnsupportedTrainingError
 from gradient_disclosure.reporting.record import Value
 from gradient_disclosure.training.recipe import TrainingRecipe
 
@@ -22,6 +23,14 @@ class MembershipSettings:
 
     shadow_models: int = 16
     bootstrap: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.shadow_models != 0 and (self.shadow_models < 4 or self.shadow_models % 2):
+            raise UnsupportedTrainingError(
+                f"{self.shadow_models} shadow models: LiRA needs an even number, at least 4 (each example in half "
+                f"of them, and "
+                "a spread to estimate). Use 0 to leave LiRA out."
+            )
 
 
 @dataclass(frozen=True)
@@ -60,3 +69,12 @@ class RunSettings:
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     reconstruction: ReconstructionSettings = field(default_factory=ReconstructionSettings)
     description: Mapping[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        prior = self.recipe.audit.membership_prior
+        if self.membership.shadow_models and prior != 0.5:
+            raise UnsupportedTrainingError(
+                f"audit.membership_prior is {prior}: LiRA's shadow models train on halves of the pool and would not "
+                f"be like a "
+                "target trained on another fraction. Use 0.5, or attack.membership.shadow_models=0."
+            )

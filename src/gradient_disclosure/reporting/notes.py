@@ -64,5 +64,9 @@ def _bits(results: Results) -> list[str]:
     if number(results, "disclosure/fraction_at_cap"):
         sentences.append("At the cap the bound in bits is vacuous: for those members only the ranking by GNQ speaks.")
     if text(results, "defense/name") == "dp_sgd":
-        sentences.append("GNQ and bits on DP-SGD's scale are this project's own extension, not the paper's.")
+        sentences.append(
+            "Under DP-SGD, GNQ, bits and norms are those of the clipped gradients, with the real noise as damping: "
+            "not to be "
+            "compared with the GNQ of undefended runs. This scale is the project's own extension, not the paper's."
+        )
     return sentences

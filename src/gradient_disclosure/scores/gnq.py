@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradient_disclosure.errors import NonFiniteGradientError
+from gradient_disclosure.errors import IllConditionedGramError, NonFiniteGradientError
 
 SMALL_LEVERAGE = 1e-3
 """Below this leverage 1/(λM_jj) − 1 cancels; (KM)_jj/(λM_jj) is the same number without the cancellation."""
@@ -93,7 +93,8 @@ def gnq_scores(gram: Tensor, damping: float) -> Tensor:
 
     Raises:
         NonFiniteGradientError: NaN or infinity in ``gram``; the rows are named.
-        ValueError: not a square matrix, λ not positive, or K + λI not positive definite in float64.
+        IllConditionedGramError: K + λI is not positive definite in float64.
+        ValueError: not a square matrix, or λ not positive.
 
     Example:
         >>> import torch
@@ -131,7 +132,7 @@ def gradient_uniqueness(gram: Tensor, damping: float) -> GnqResult:
     identity = torch.eye(gram.shape[0], dtype=torch.float64, device=gram.device)
     factor, failed = torch.linalg.cholesky_ex(gram + damping * identity)
     if failed.item():
-        raise ValueError(
+        raise IllConditionedGramError(
             f"K + λI is not positive definite at λ = {damping:.3g} (mean of diag K: "
             f"{float(gram.diagonal().mean()):.3g}): the "
             "Gram matrix is not symmetric positive semi-definite to within λ. Raise the damping or compute K in "

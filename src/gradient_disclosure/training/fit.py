@@ -60,7 +60,7 @@ class TrainedModel:
 
     module: ClassifierModule
     ledger: DisclosureLedger | None
-    audit: Mapping[str, float]
+    audit: Mapping[str, float | None]
     defense: Mapping[str, float | int | str | None]
     snapshots: Mapping[str, Weights]
     steps: int
@@ -142,7 +142,7 @@ def _result(
     return TrainedModel(
         module=module,
         ledger=None if audit is None else audit.ledger,
-        audit={} if audit is None else {**audit.statistics.means(), "coverage": audit.coverage or 0.0},
+        audit={} if audit is None else {**audit.statistics.means(), "coverage": audit.coverage},
         defense=dict(recipe.defense.summary(callbacks)),
         snapshots=snapshots.snapshots,
         steps=steps,

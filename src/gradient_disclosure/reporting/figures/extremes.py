@@ -37,7 +37,9 @@ def highest_and_lowest(record: RunRecord) -> Figure | None:
     block = _HEADING + rows * _STEP_Y
     figure = new_figure(9.0, 2 * block + 0.1)
     _block(figure, record, members.head(shown), "Highest GNQ: the most exposed members", 2 * block + 0.05)
-    _block(figure, record, members.tail(shown)[::-1], "Lowest GNQ: the least exposed members", block + 0.05)
+    # A censored example stopped adding, so a low total does not make it one of the least exposed.
+    whole = members[members["censored_at_step"].isna()]
+    _block(figure, record, whole.tail(shown)[::-1], "Lowest GNQ: the least exposed members", block + 0.05)
     return figure
 
 
