@@ -10,7 +10,7 @@ run: $(STAMP)
 	$(VENV)/bin/python -m experiments.run $(ARGS)
 
 test: $(STAMP)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 slow-test: $(STAMP)
 	$(VENV)/bin/python -m pytest -m slow

@@ -114,6 +114,7 @@ def _quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", message="Full backward hook is firing")  # Opacus, at the first layer; harmless
 
 
 if __name__ == "__main__":

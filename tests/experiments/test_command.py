@@ -27,7 +27,9 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.run", *arguments, *SMALL]
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    return [sys.executable, "-m", "experiments.run", *flags, *SMALL, *overrides]
 
 
 def finish(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +116,7 @@ def test_a_sweep_trains_each_run_once_and_compares(tmp_path: Path) -> None:
         (("+defense=gnq_censr",), "gnq_censor"),
         (("data=adult", "model=mlp", "data.root=/nowhere"), "MissingDataError"),
         (("data=digits", "data.loader.pool_size=5000"), "5000"),
-        (("hydra.run.dir=/proc/nowhere",), "/proc/nowhere"),
+        (("hydra.run.dir=/proc/nowhere",), "RunFolderError: Cannot create the folder /proc/nowhere"),
     ],
 )
 def test_mistakes_end_in_a_clear_message(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:

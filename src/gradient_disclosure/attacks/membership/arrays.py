@@ -52,7 +52,10 @@ def as_float64(values: ArrayLike, name: str, ndim: int) -> Tensor:
         >>> as_float64(np.array([1, 2]), "scores", ndim=1)
         tensor([1., 2.], dtype=torch.float64)
     """
-    tensor = torch.as_tensor(values).detach().to("cpu", torch.float64)
+    owned = (
+        values if isinstance(values, Tensor) else np.array(values)
+    )  # pandas hands out arrays that may not be written
+    tensor = torch.as_tensor(owned).detach().to("cpu", torch.float64)
     if tensor.ndim != ndim:
         raise AttackInputError(f"{name} must have {ndim} axes, but its shape is {tuple(tensor.shape)}.")
     bad = (~torch.isfinite(tensor)).nonzero()
@@ -83,7 +86,10 @@ def as_membership(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tenso
         >>> as_membership(np.array([0, 1]), "membership", (2,))
         tensor([False,  True])
     """
-    tensor = torch.as_tensor(values).detach().cpu()
+    owned = (
+        values if isinstance(values, Tensor) else np.array(values)
+    )  # pandas hands out arrays that may not be written
+    tensor = torch.as_tensor(owned).detach().cpu()
     if tuple(tensor.shape) != shape:
         raise AttackInputError(
             f"{name} must have shape {shape} like the signal, but its shape is {tuple(tensor.shape)}."

@@ -1,0 +1,11 @@
+"""Two test processes on two cores: one thread each, or they wait for one another."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch  # noqa: E402  (reads the variable above when it is loaded)
+
+torch.set_num_threads(1)
