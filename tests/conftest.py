@@ -6,6 +6,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch  # noqa: E402  (reads the variable above when it is loaded)
+import torch
 
 torch.set_num_threads(1)

@@ -52,9 +52,7 @@ def as_float64(values: ArrayLike, name: str, ndim: int) -> Tensor:
         >>> as_float64(np.array([1, 2]), "scores", ndim=1)
         tensor([1., 2.], dtype=torch.float64)
     """
-    owned = (
-        values if isinstance(values, Tensor) else np.array(values)
-    )  # pandas hands out arrays that may not be written
+    owned = values if isinstance(values, Tensor) else np.array(values)
     tensor = torch.as_tensor(owned).detach().to("cpu", torch.float64)
     if tensor.ndim != ndim:
         raise AttackInputError(f"{name} must have {ndim} axes, but its shape is {tuple(tensor.shape)}.")
@@ -86,9 +84,7 @@ def as_membership(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tenso
         >>> as_membership(np.array([0, 1]), "membership", (2,))
         tensor([False,  True])
     """
-    owned = (
-        values if isinstance(values, Tensor) else np.array(values)
-    )  # pandas hands out arrays that may not be written
+    owned = values if isinstance(values, Tensor) else np.array(values)
     tensor = torch.as_tensor(owned).detach().cpu()
     if tuple(tensor.shape) != shape:
         raise AttackInputError(
