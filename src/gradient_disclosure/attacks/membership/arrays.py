@@ -52,6 +52,7 @@ def as_float64(values: ArrayLike, name: str, ndim: int) -> Tensor:
         >>> as_float64(np.array([1, 2]), "scores", ndim=1)
         tensor([1., 2.], dtype=torch.float64)
     """
+    # A copy, because pandas hands out arrays that may not be written to, of which torch warns.
     owned = values if isinstance(values, Tensor) else np.array(values)
     tensor = torch.as_tensor(owned).detach().to("cpu", torch.float64)
     if tensor.ndim != ndim:
