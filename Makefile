@@ -25,9 +25,10 @@ setup: $(STAMP)
 # Made only once all of it is installed, so an interrupted set-up is done again and a complete one never is.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	@echo "Installing into $(VENV), once: about 6 GB, a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade "pip>=24"
-	$(VENV)/bin/python -m pip install --constraint constraints.txt --editable ".[dev]"
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(STAMP)
 
 clean:

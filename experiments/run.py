@@ -44,7 +44,7 @@ def main(config: DictConfig) -> float | None:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra goes on with the other jobs and tells of this one at the end
         sys.exit(f"{type(error).__name__}: {error}")
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(console_table(results))
     console.print(f"Report: {folder / 'report.html'}", soft_wrap=True)
     accuracy = results.get("utility/test_accuracy")
