@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from gradient_disclosure.callbacks.step_statistics import StepStatistics
+from gradient_disclosure.callbacks.training_facts import (
+    exposure_of,
+    log_interval,
+    loss_scale,
+    number_of_examples,
+    refuse_unsupported_training,
+)
 from gradient_disclosure.defenses.gnq_censor import Censor, Decision, refuse_beyond_limit
 from gradient_disclosure.errors import (
     DisclosureError,
@@ -22,49 +28,16 @@ from gradient_disclosure.errors import (
 )
 from gradient_disclosure.gram.engine import GradientGram, LossReduction
 from gradient_disclosure.ledger import DisclosureLedger, Exposure
-from gradient_disclosure.scores.bits import Sampling
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness
 
 logger = logging.getLogger(__name__)
 
 VERIFY_EVERY = 100
-"""Steps between two checks that the per-example gradients add up to autograd's; it is repeated from the first step on
-until it
-has seen gradients that are not zero."""
+"""Steps between two checks that the per-example gradients add up to autograd's. Until one has seen gradients that are
+not zero, every step is checked."""
 
 ExampleIds = Callable[[Any], Tensor]
-
-
-@dataclass
-class StepStatistics:
-    """Sums over the audited steps of what is averaged at the end.
-
-    A step at which every gradient is zero has no relative damping; it is counted in ``zero_steps`` and left out of the
-    means.
-    """
-
-    steps: int = 0
-    zero_steps: int = 0
-    damping: float = 0.0
-    relative_damping: float = 0.0
-    effective_rank: float = 0.0
-
-    def add(self, result: GnqResult) -> None:
-        """One step with at least one example."""
-        if not math.isfinite(result.relative_damping):
-            self.zero_steps += 1
-            return
-        self.steps += 1
-        self.damping += result.damping
-        self.relative_damping += result.relative_damping
-        self.effective_rank += result.effective_rank
-
-    def means(self) -> dict[str, float]:
-        """Averages over the steps; empty before the first."""
-        if not self.steps:
-            return {}
-        return {name: getattr(self, name) / self.steps for name in ("damping", "relative_damping", "effective_rank")}
 
 
 class GradientUniqueness(Callback):
@@ -85,7 +58,6 @@ class GradientUniqueness(Callback):
         censor: drop examples that would pass their budget, exactly, at the step at which they would.
         mechanism: clipping and noise of DP-SGD; a callable is asked at the first step. Scores are then those of what
             is released.
-        ledger: a ledger to go on with.
 
     Example:
         >>> audit = GradientUniqueness(damping=1e-2, example_ids=lambda batch: batch[2])
@@ -207,7 +179,7 @@ class GradientUniqueness(Callback):
         self.ledger.begin_step()
         if observed.batch_size == 0:
             return
-        gram = observed.gram(loss_scale=_loss_scale(trainer)).cpu()
+        gram = observed.gram(loss_scale=loss_scale(trainer)).cpu()
         self._verified = self._verified or observed.verified
         self._audited_steps += 1
         decision = self._decide(gram, observed.batch_size, step)
@@ -220,7 +192,7 @@ class GradientUniqueness(Callback):
         if self.example_ids is not None:
             kept_ids = self._ids(observed.batch_size)[decision.kept]
             self.ledger.record(kept_ids, gnq=result.scores, squared_norms=result.squared_norms, step=step)
-        if trainer.loggers and (step + 1) % _log_interval(trainer) == 0:
+        if trainer.loggers and (step + 1) % log_interval(trainer) == 0:
             self._log(pl_module, result, decision.kept.numel())
 
     def _decide(self, gram: Tensor, batch_size: int, step: int) -> Decision:
@@ -311,53 +283,3 @@ class GradientUniqueness(Callback):
             self._open.abandon()
             self._open = None
         self._batch = None
-
-
-def refuse_unsupported_training(trainer: Trainer, pl_module: LightningModule) -> None:
-    """Stop where one step is not one forward and one backward pass over one batch.
-
-    Raises:
-        UnsupportedTrainingError: with what to change.
-    """
-    if trainer.accumulate_grad_batches != 1:
-        raise UnsupportedTrainingError(
-            f"accumulate_grad_batches is {trainer.accumulate_grad_batches}: the audit compares the examples of one "
-            "backward pass, and would miss those of the other micro-batches. Set accumulate_grad_batches=1."
-        )
-    if trainer.world_size != 1:
-        raise UnsupportedTrainingError(
-            f"{trainer.world_size} processes train together: the audit sees only its own share of each batch. Use "
-            "one device."
-        )
-    if not pl_module.automatic_optimization:
-        raise UnsupportedTrainingError("manual optimization is not audited: use automatic optimization")
-
-
-def _loss_scale(trainer: Trainer) -> float:
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return float(scaler.get_scale()) if scaler is not None else 1.0
-
-
-def number_of_examples(loader: Any) -> int | None:
-    """Number of examples behind a loader, None if it does not say."""
-    dataset: Any = getattr(loader, "dataset", None)
-    return len(dataset) if hasattr(dataset, "__len__") else None
-
-
-def exposure_of(trainer: Trainer, prior: float) -> Exposure | None:
-    """How often an example is drawn: from the loader's own plan, or from its batch size; None if it tells neither."""
-    loader: Any = trainer.train_dataloader
-    plan = getattr(loader, "plan", None)
-    if plan is not None:
-        return Exposure(Sampling(plan.sampling_rate, prior), bool(plan.is_poisson))
-    members, batch_size = number_of_examples(loader), getattr(loader, "batch_size", None)
-    if not members or not batch_size:
-        return None
-    whole_epochs = trainer.num_training_batches == -(-members // batch_size)
-    rate = 1.0 / trainer.num_training_batches if whole_epochs else min(1.0, batch_size / members)
-    return Exposure(Sampling(rate, prior), poisson=False)
-
-
-def _log_interval(trainer: Trainer) -> int:
-    interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it at run time
-    return max(1, interval)
