@@ -24,8 +24,8 @@ class GradientGram:
     A context manager around one forward and backward pass. It observes inputs and output gradients of each layer
     through hooks that live as long as the context, changes no value of the training and leaves nothing on the module.
 
-    The first axis of each layer's input must be the batch. A layer that gets another number of rows is an error; a layer
-    that works time-first on as many time steps as there are examples cannot be told apart, and its part would be wrong.
+    The first axis of each layer's input must be the batch. A layer that gets another number of rows is an error; one
+    that works time-first on as many time steps as there are examples cannot be told apart: its part would be wrong.
 
     Args:
         module: any module. Every trainable parameter must belong to a supported layer; anything else stops here, by

@@ -68,10 +68,9 @@ def run(
     recipe, clock = settings.recipe, Clock()
     pool_size = len(recipe.data.pool)
     members = target_members(pool_size, recipe.audit.membership_prior, settings.seed)
-    watch = Watch(True, {"init": 0, **early_moment(settings)}, loggers, show_progress)
-    target = train(recipe, members, settings.seed, folder / "target", watch)
-    clock.lap("target")
     with _progress(show_progress) as progress:
+        target = _target(settings, members, folder, loggers, progress)
+        clock.lap("target")
         cohort = _cohort(settings, folder, progress)
         clock.lap("cohort")
         scores = membership_scores(recipe, target, cohort)
@@ -100,6 +99,17 @@ def run(
     data = recipe.data
     images = data.pool.inputs if data.spec.kind == "image" else None
     return RunRecord(results, frame, images, data.value_range, data.class_names, tuple(records))
+
+
+def _target(
+    settings: RunSettings, members: Tensor, folder: Path, loggers: Sequence[Logger], progress: Progress
+) -> TrainedModel:
+    task = progress.add_task("target, audited", total=None)
+    moments = {"init": 0, **early_moment(settings)}
+    watch = Watch(True, moments, loggers, lambda done, total: progress.update(task, completed=done, total=total))
+    target = train(settings.recipe, members, settings.seed, folder / "target", watch)
+    progress.update(task, completed=target.steps, total=target.steps)
+    return target
 
 
 def _cohort(settings: RunSettings, folder: Path, progress: Progress) -> ShadowCohort | None:

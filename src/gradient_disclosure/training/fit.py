@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from gradient_disclosure.callbacks.exact_resume import ExactResume
+from gradient_disclosure.callbacks.progress import StepReporter
 from gradient_disclosure.callbacks.snapshots import Weights, WeightSnapshots, copy_of_weights
 from gradient_disclosure.callbacks.stopwatch import Stopwatch
 from gradient_disclosure.files import load_state, make_folder, save_state
@@ -35,13 +36,13 @@ class Watch:
         audited: keep a disclosure ledger even if the defense does not need one.
         moments: name → number of steps done at which the weights are copied.
         loggers: Lightning loggers.
-        progress_bar: show Lightning's progress bar.
+        on_step: called with (steps done, steps in all) after each step.
     """
 
     audited: bool = False
     moments: Mapping[str, int] | None = None
     loggers: Sequence[Logger] = ()
-    progress_bar: bool = False
+    on_step: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def train(recipe: TrainingRecipe, members: Tensor, seed: int, folder: Path, watc
     request = AuditRequest(recipe.audit, len(recipe.data.pool), watch.audited, seed)
     defense_callbacks = recipe.defense.callbacks(request)
     snapshots, stopwatch = WeightSnapshots(watch.moments or {}), Stopwatch()
-    callbacks = [ExactResume(), *defense_callbacks, snapshots, stopwatch]
+    reporters = [] if watch.on_step is None else [StepReporter(watch.on_step)]
+    callbacks = [ExactResume(), *defense_callbacks, snapshots, stopwatch, *reporters]
     trainer = _trainer(recipe, folder, watch, callbacks)
     loader = BatchLoader(recipe.data.pool, recipe.defense.plan(members, recipe.batch_size, seed))
     checkpoint = folder / CHECKPOINT
@@ -122,7 +124,7 @@ def _trainer(recipe: TrainingRecipe, folder: Path, watch: Watch, callbacks: list
         callbacks=[*callbacks, checkpoints],
         logger=list(watch.loggers) or False,
         log_every_n_steps=10,
-        enable_progress_bar=watch.progress_bar,
+        enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         default_root_dir=folder,
