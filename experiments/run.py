@@ -86,7 +86,8 @@ def _run(config: DictConfig, folder: Path, number: str) -> None:
     record = run(settings, folder, show_progress=config.report.progress and sys.stderr.isatty())
     results = {**record.results, "meta/fingerprint": number, "meta/started": started}
     record = replace(record, results=results)
-    if config.logger.kind == "wandb":
+
+    def publish() -> None:
         log_to_wandb(
             record,
             folder,
@@ -96,7 +97,8 @@ def _run(config: DictConfig, folder: Path, number: str) -> None:
             share_examples=config.report.share_examples,
             config=OmegaConf.to_container(config, resolve=True),
         )
-    write_report(record, folder)
+
+    write_report(record, folder, publish if config.logger.kind == "wandb" else None)
 
 
 def _copy(twin: Path, folder: Path) -> None:

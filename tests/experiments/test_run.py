@@ -16,6 +16,7 @@ from gradient_disclosure.errors import (
     UnsupportedTrainingError,
 )
 from tests.experiments.composing import SHARED, composed
+from tests.reporting.wandb_file import read_history
 
 SMALL = (
     "preset=smoke",
@@ -185,3 +186,25 @@ def test_dp_sgd_says_what_its_figures_are(tmp_path: Path) -> None:
     ledger = pd.read_parquet(tmp_path / "ledger.parquet").query("n_drawn > 0")
     expected = (ledger["squared_norm_total"] / ledger["n_drawn"]).mean()
     assert results["disclosure/known_others_mu_squared_mean"] == pytest.approx(expected)
+
+
+def test_wandb_gets_scalars_figures_and_ledger_and_an_unpublished_run_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    wanted = [o for o in overrides("none", "mlp", "digits", "attack=membership_only") if o != "logger=none"]
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("no network")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_command, "log_to_wandb", fail)
+        with pytest.raises(ConnectionError):
+            job(composed(*wanted), tmp_path)
+    assert not (tmp_path / "results.json").exists()
+    results = job(composed(*wanted), tmp_path)
+    (offline,) = (tmp_path / "wandb").glob("offline-run-*")
+    logged = read_history(next(offline.glob("run-*.wandb")))
+    assert logged["utility/test_accuracy"] == results["utility/test_accuracy"]
+    names = ("gnq_distribution", "gnq_against_attack", "roc", "highest_and_lowest_gnq")
+    assert {f"figures/{name}" for name in names} | {"ledger"} <= set(logged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class ReportFiles:
     figures: dict[str, Path]
 
 
-def write_report(record: RunRecord, folder: Path) -> ReportFiles:
+def write_report(record: RunRecord, folder: Path, publish: Callable[[], None] | None = None) -> ReportFiles:
     """Write results, ledger, figures and the HTML report of a run.
 
     Everything is made in memory first, and ``results.json`` is written last: a folder that has one has a whole report.
@@ -37,6 +38,8 @@ def write_report(record: RunRecord, folder: Path) -> ReportFiles:
     Args:
         record: the run.
         folder: created where it is missing.
+        publish: called once figures, ledger and page are in the folder and before ``results.json``: a run that could
+            not be published does not count as finished.
 
     Returns:
         The files written.
@@ -70,5 +73,7 @@ def write_report(record: RunRecord, folder: Path) -> ReportFiles:
         write_bytes(path, pictures[name])
     write_parquet(record.examples, files.ledger)
     write_text(files.html, page)
+    if publish is not None:
+        publish()
     write_text(files.results, results)
     return files

@@ -37,7 +37,7 @@ def log_to_wandb(
 
     Args:
         record: the run.
-        folder: the run's folder, after ``write_report``; figures are read from it, W&B's own files go to its ``wandb``.
+        folder: the run's folder, with its figures; W&B's own files go to its ``wandb``.
         project: name of the W&B project.
         mode: "offline" needs no account, "online" uploads, "disabled" does nothing. ``wandb sync`` uploads an offline
             run as it is, training examples included; a warning says so unless ``share_examples`` is true.
@@ -79,8 +79,8 @@ def log_to_wandb(
 
 def _not_started(mode: Mode, folder: Path, error: Exception) -> DisclosureError:
     return DisclosureError(
-        f"Weights & Biases could not start in mode {mode!r}: {error}. The results are safe in {folder}; log in with "
-        "`wandb login`, or run offline and upload later with `wandb sync`."
+        f"Weights & Biases could not start in mode {mode!r}: {error}. Nothing is lost: the same command reads back "
+        f"what is finished in {folder}. Log in with `wandb login`, or use logger.mode=offline or logger=none."
     )
 
 
