@@ -62,10 +62,11 @@ def job(config: DictConfig, folder: Path, *, in_sweep: bool = False) -> dict[str
     Raises:
         DisclosureError: the message says what was wrong and what to do.
     """
-    number = fingerprint(identity(config))
+    settings = identity(config)
+    number = fingerprint(settings)
     if config.fresh:
         empty(folder)
-    claim(folder, number)
+    claim(folder, number, settings)
     if config.epsilon is not None and not is_used(config, "epsilon"):
         logger.warning("epsilon=%s is ignored: the defense takes none", config.epsilon)
     if (folder / RESULTS).exists():

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gradient_disclosure import __version__
 from gradient_disclosure.defenses.undefended import Undefended
+from gradient_disclosure.pipeline.folder import flattened
 from gradient_disclosure.pipeline.settings import MembershipSettings, ReconstructionSettings, RunSettings
 from gradient_disclosure.training.defense import AuditSettings
 from gradient_disclosure.training.recipe import TrainingRecipe
@@ -128,17 +129,15 @@ def _is_defended(config: DictConfig) -> bool:
 
 
 def _defense_settings(config: DictConfig) -> dict[str, Any]:
-    """Every plain value of the defense's config, under its dotted path."""
-
-    def leaves(node: Any, path: str) -> dict[str, Any]:
-        if not isinstance(node, dict):
-            return {path: node}
-        kept = ((key, child) for key, child in node.items() if key != "_target_")
-        return {k: v for key, child in kept for k, v in leaves(child, f"{path}.{key}").items()}
-
+    """Every plain value of the defense's config, under its dotted path; a part that can be exchanged by its name."""
     if not _is_defended(config):
         return {}
-    return leaves(OmegaConf.to_container(config.defense, resolve=True), "defense")
+    plain = flattened(OmegaConf.to_container(config.defense, resolve=True), "defense")
+    named = {
+        name.removesuffix("._target_"): str(value).rsplit(".", 1)[-1] if name.endswith("._target_") else value
+        for name, value in plain.items()
+    }
+    return {name: value for name, value in named.items() if name not in ("defense", "defense.target_epsilon")}
 
 
 def _texts(node: Any) -> list[str]:

@@ -15,6 +15,7 @@ from torch import nn
 from gradient_disclosure import Damping, GradientUniqueness
 from gradient_disclosure.errors import (
     BatchCouplingError,
+    DisclosureError,
     ExampleIdError,
     IncompleteGramError,
     NonFiniteGradientError,
@@ -251,3 +252,27 @@ def test_a_parameter_used_behind_the_hooks_is_found_when_its_gradient_wakes() ->
 
     with pytest.raises(IncompleteGramError, match=r"net\.fc\.weight.*do not add up"):
         fit(ToyModule(net=Sneaky()), loader(), GradientUniqueness(**BY_INDEX))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "none"])
+def test_a_sum_taken_for_a_mean_is_refused(reduce: str) -> None:
+    class Summed(ToyModule):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            losses = F.cross_entropy(self.net(batch[0]), batch[1], reduction=reduce)
+            return losses.sum() if reduce == "none" else losses
+
+    with pytest.raises(UnsupportedTrainingError, match="loss_reduction='sum'"):
+        fit(Summed(), loader(), GradientUniqueness(**BY_INDEX))
+    right = GradientUniqueness(**BY_INDEX, loss_reduction="sum")
+    fit(Summed(lambda p: torch.optim.SGD(p, lr=0.0)), loader(), right, epochs=1)
+    assert len(right.ledger) == 20
+
+
+def test_a_pattern_that_excludes_nothing_is_a_typo() -> None:
+    with pytest.raises(DisclosureError, match=r"net\.7.*matches no parameter.*net\.0\.weight"):
+        fit(ToyModule(), loader(), GradientUniqueness(exclude=["net.7.*"]))
+
+
+def test_damping_is_checked_at_once() -> None:
+    with pytest.raises(ValueError, match="must be a number"):
+        GradientUniqueness(damping=None)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from gradient_disclosure.errors import UnsupportedTrainingError
         ({"noise_multiplier": 1.0, "clip_norm": math.inf}, "clip_norm must be positive and finite"),
         ({"noise_multiplier": -0.1}, "noise_multiplier must be 0 or more"),
         ({"noise_multiplier": math.nan}, "noise_multiplier must be 0 or more"),
-        ({"target_epsilon": 0.0}, "target_epsilon must be positive"),
+        ({"target_epsilon": 0.0}, "epsilon must be positive"),
         ({"target_epsilon": 8.0, "accountant": "gdp"}, "'prv' or 'rdp', not 'gdp'"),
     ],
 )

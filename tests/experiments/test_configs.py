@@ -104,3 +104,5 @@ def test_the_censor_takes_every_threshold() -> None:
         assert type(threshold).__name__.lower().startswith(name.replace("_", "")[:6])
     described = description(composed("+defense=gnq_censor", "defense.rule.threshold.multiple=7"))
     assert described["defense.rule.threshold.multiple"] == 7
+    assert described["defense.rule.threshold"] == "MedianMultiple"
+    assert "defense.target_epsilon" not in description(composed("+defense=dp_sgd", "epsilon=2"))  # is setting/epsilon

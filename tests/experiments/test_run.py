@@ -10,6 +10,7 @@ import pytest
 from experiments import run as run_command
 from experiments.run import job
 from gradient_disclosure.errors import (
+    DisclosureError,
     IncompatibleModelError,
     MissingDataError,
     RunFolderError,
@@ -96,7 +97,7 @@ def test_a_finished_run_is_read_back_and_fresh_starts_anew(tmp_path: Path, monke
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     wanted = overrides("none", "mlp", "digits", "attack=membership_only")
     job(composed(*wanted), tmp_path)
-    with pytest.raises(RunFolderError, match="other settings"):
+    with pytest.raises(RunFolderError, match=r"other settings \(seed: 0 there, 1 here\).*fresh=true"):
         job(composed(*wanted, "seed=1"), tmp_path)
 
 
@@ -164,11 +165,13 @@ def test_fresh_removes_nothing_that_is_not_a_run(tmp_path: Path) -> None:
         ("attack.membership.shadow_models=5", "even number, at least 4"),
         ("audit.membership_prior=0.25", "halves of the pool"),
         ("audit.damping.value=0", "damping must be positive"),
+        ("attack.reconstruction.lpips_weights=/nowhere.safetensors", "is not a file"),
+        ("+defense=dp_sgd epsilon=-1", "epsilon must be positive"),
     ],
 )
 def test_settings_that_would_fail_late_are_refused_early(change: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises((UnsupportedTrainingError, ValueError), match=words):
-        job(composed(*SMALL, change), tmp_path)
+    with pytest.raises((DisclosureError, ValueError), match=words):
+        job(composed(*SMALL, *change.split()), tmp_path)
     assert not (tmp_path / "target").exists()
 
 

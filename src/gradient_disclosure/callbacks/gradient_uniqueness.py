@@ -13,6 +13,7 @@ from torch import Tensor
 from gradient_disclosure.callbacks.step_statistics import StepStatistics
 from gradient_disclosure.callbacks.training_facts import (
     exposure_of,
+    is_plainly_a_sum,
     log_interval,
     loss_scale,
     number_of_examples,
@@ -51,7 +52,8 @@ class GradientUniqueness(Callback):
             factor 1/(1 − p); DP-SGD's real noise takes its place when ``mechanism`` is given.
         example_ids: batch → (B,) integer data set indices, on any device, e.g. ``lambda batch: batch[2]``. Without it
             batch statistics are logged and no ledger is kept.
-        loss_reduction: how the training loss reduces over the batch.
+        loss_reduction: how the training loss reduces over the batch. A sum taken for a mean makes every score wrong;
+            torch's own losses are recognized, a sum written by hand is not.
         membership_prior: q, probability that an example of the pool is a member.
         known_ids: size N of the pool if ids are 0 … N − 1; unknown ids are then errors.
         exclude: patterns of parameter names left out of the Gram on purpose (coverage falls below 1).
@@ -133,6 +135,13 @@ class GradientUniqueness(Callback):
         )
         self._open = gram.__enter__()
         self.coverage = gram.coverage
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Refuse a loss that is plainly a sum where a mean was announced: every score would be wrong by B²."""
+        if self.loss_reduction == "mean" and is_plainly_a_sum(loss):
+            raise UnsupportedTrainingError(
+                "the training loss is a sum over the batch: use GradientUniqueness(..., loss_reduction='sum')"
+            )
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score the step, write the ledger, let the censor drop."""

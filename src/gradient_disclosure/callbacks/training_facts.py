@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 
 from gradient_disclosure.errors import UnsupportedTrainingError
 from gradient_disclosure.ledger import Exposure
@@ -35,6 +36,27 @@ def loss_scale(trainer: Trainer) -> float:
     """What a gradient scaler multiplies the loss with; 1 without one."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return float(scaler.get_scale()) if scaler is not None else 1.0
+
+
+def is_plainly_a_sum(loss: Tensor) -> bool:
+    """Whether a loss is recognizably a sum over the batch: torch's own, with reduction "sum", or "none" and ``.sum()``.
+
+    Args:
+        loss: what Lightning calls backward on, i.e. the module's loss divided by accumulate_grad_batches = 1.
+
+    Example:
+        >>> import torch
+        >>> errors = torch.nn.functional.mse_loss(torch.ones(3, requires_grad=True), torch.zeros(3), reduction="none")
+        >>> is_plainly_a_sum(errors.mean() / 1), is_plainly_a_sum(errors.sum() / 1)
+        (False, True)
+    """
+    node = _input_of(loss.grad_fn)
+    each = getattr(_input_of(node), "_saved_reduction", None)
+    return getattr(node, "_saved_reduction", None) == 2 or (each == 0 and node.name() == "SumBackward0")
+
+
+def _input_of(node: Any) -> Any:
+    return node.next_functions[0][0] if node is not None and node.next_functions else None
 
 
 def number_of_examples(loader: Any) -> int | None:

@@ -83,7 +83,9 @@ class PrivacySettings:
         if self.noise_multiplier is not None and not 0.0 <= self.noise_multiplier < math.inf:
             raise UnsupportedTrainingError(f"noise_multiplier must be 0 or more, not {self.noise_multiplier}.")
         if self.target_epsilon is not None and not 0.0 < self.target_epsilon < math.inf:
-            raise UnsupportedTrainingError(f"target_epsilon must be positive and finite, not {self.target_epsilon}.")
+            raise UnsupportedTrainingError(
+                f"epsilon must be positive and finite, not {self.target_epsilon} (target_epsilon of DPSGD)."
+            )
         if self.accountant not in ("prv", "rdp"):
             raise UnsupportedTrainingError(f"accountant must be 'prv' or 'rdp', not {self.accountant!r}.")
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradient_disclosure.callbacks.training_facts import is_plainly_a_sum
 from gradient_disclosure.errors import InvalidBatchError, NonFiniteGradientError, UnsupportedTrainingError
 
 
@@ -53,19 +54,13 @@ def check_loss(loss: Tensor, step: int, index: Tensor) -> None:
         ...
         gradient_disclosure.errors.UnsupportedTrainingError: DP-SGD: the loss is a sum over the batch. Return its mean.
     """
-    node = _input_of(loss.grad_fn)
-    each = getattr(_input_of(node), "_saved_reduction", None)
-    if getattr(node, "_saved_reduction", None) == 2 or (each == 0 and node.name() == "SumBackward0"):
+    if is_plainly_a_sum(loss):
         raise UnsupportedTrainingError("DP-SGD: the loss is a sum over the batch. Return its mean.")
     if not torch.isfinite(loss):
         raise NonFiniteGradientError(
             f"The loss is {loss.item()} at step {step}, on examples {index.tolist()}. Lower the learning rate, or look "
             "at these inputs."
         )
-
-
-def _input_of(node: Any) -> Any:
-    return node.next_functions[0][0] if node is not None and node.next_functions else None
 
 
 def check_per_example_gradients(module: nn.Module, batch_size: int, *, against_autograd: bool) -> None:

@@ -101,6 +101,7 @@ class GradientGram:
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and not self._is_excluded(name):
                 self._accounts[id(parameter)] = ParameterAccount(name, parameter, self._keep_terms, self._verify)
+        self._refuse_idle_patterns()
         trainable = sum(p.numel() for p in self._module.parameters() if p.requires_grad)
         covered = sum(account.parameter.numel() for account in self._accounts.values())
         self._coverage = covered / trainable if trainable else 1.0
@@ -211,6 +212,16 @@ class GradientGram:
 
     def _is_excluded(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._exclude)
+
+    def _refuse_idle_patterns(self) -> None:
+        """A pattern that matches nothing is a typo, and what it was meant to leave out would go unnoticed."""
+        names = [name for name, _ in self._module.named_parameters()]
+        idle = [pattern for pattern in self._exclude if not any(fnmatchcase(name, pattern) for name in names)]
+        if idle:
+            raise DisclosureError(
+                f"exclude={idle} matches no parameter. Patterns are of parameter names, e.g. 'body.2.*' for all of "
+                f"layer 'body.2'; the names here begin with {names[:3]}."
+            )
 
     def _observe(self, name: str, function: GramTerms) -> Callable[..., None]:
         """Forward hook of one layer: remember the input, and wait for the gradient of the output."""

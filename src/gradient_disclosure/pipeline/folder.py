@@ -33,8 +33,13 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def claim(folder: Path, identity: str) -> None:
+def claim(folder: Path, identity: str, settings: Mapping[str, Any] | None = None) -> None:
     """Take a folder for a run, or go on with it if it is the same run's.
+
+    Args:
+        folder: created if missing.
+        identity: fingerprint of the run.
+        settings: what the fingerprint was made from, so that a clash can be explained.
 
     Raises:
         RunFolderError: the folder cannot be written, or holds another run.
@@ -42,15 +47,36 @@ def claim(folder: Path, identity: str) -> None:
     make_folder(folder)
     owner = folder / IDENTITY
     if not owner.exists():
-        write_text(owner, json.dumps({"fingerprint": identity}) + "\n")
+        content = {"fingerprint": identity, "settings": dict(settings or {})}
+        write_text(owner, json.dumps(content, indent=2, default=str) + "\n")
         return
     held = read_identity(folder)
     if held != identity:
         raise RunFolderError(
-            f"{folder} holds a run with other settings (fingerprint {held}, this run is {identity}). Choose another "
-            f"folder with "
-            "hydra.run.dir=..., or delete it to start anew."
+            f"{folder} holds a run with other settings{_differences(owner, settings or {})}. Start anew in it with "
+            "fresh=true, or choose another folder with hydra.run.dir=..."
         )
+
+
+def _differences(owner: Path, settings: Mapping[str, Any]) -> str:
+    """Which settings differ from those a folder was claimed with."""
+    here = flattened(json.loads(json.dumps(settings, default=str)))
+    there = flattened(json.loads(owner.read_text()).get("settings", {}))
+    names = [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]
+    shown = [f"{name}: {there.get(name)} there, {here.get(name)} here" for name in names]
+    return f" ({'; '.join(shown)})" if shown else ""
+
+
+def flattened(node: Any, path: str = "") -> dict[str, Any]:
+    """Nested mappings as one, under dotted paths.
+
+    Example:
+        >>> flattened({"a": {"b": 1}, "c": 2})
+        {'a.b': 1, 'c': 2}
+    """
+    if not isinstance(node, Mapping):
+        return {path: node}
+    return {k: v for key, child in node.items() for k, v in flattened(child, f"{path}.{key}".lstrip(".")).items()}
 
 
 def empty(folder: Path) -> None:

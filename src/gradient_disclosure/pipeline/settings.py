@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradient_disclosure.attacks.reconstruction.attack import ReconstructionAttack
-from gradient_disclosure.errors import UnsupportedTrainingError
+from gradient_disclosure.errors import MissingDataError, UnsupportedTrainingError
 from gradient_disclosure.reporting.record import Value
 from gradient_disclosure.training.recipe import TrainingRecipe
 
@@ -50,6 +50,13 @@ class ReconstructionSettings:
     early_epochs: int = 1
     working_ssim: float = 0.9
     lpips_weights: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.lpips_weights is not None and not self.lpips_weights.is_file():
+            raise MissingDataError(
+                f"attack.reconstruction.lpips_weights={self.lpips_weights} is not a file. Give a safetensors file with "
+                "AlexNet's ImageNet convolutions (keys features.*), or leave it out: LPIPS is then missing."
+            )
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _reconstruction(results: Results) -> Answer:
     ]
     if not scores:
         return Answer(question, "Nothing was released or scored", tuple(sentences))
-    sentences.append("SSIM 1 is a perfect copy. Trained networks often resist without any defense.")
+    sentences.append("SSIM 1 is a perfect copy. DLG often fails on trained networks without any defense.")
     best, words = max(scores)
     return Answer(question, f"{_likeness(best)} {words}", tuple(sentences))
 

@@ -141,8 +141,8 @@ GLOSSARY = (
         "reconstruction",
         "Gradient reconstruction: DLG, iDLG, Inverting Gradients",
         "The attacker has the gradient of a batch exactly as the defense releases it, and searches for the input.",
-        "A failed attack on a trained network says nothing about a defense: undefended networks resist at the end, "
-        "too.",
+        "A failed attack on a trained network says little about a defense: DLG often fails on undefended ones. Means "
+        "over few examples hide that some are copied perfectly and others not at all: look at the pictures.",
     ),
     Term(
         "control",

@@ -33,6 +33,8 @@ class Damping:
     kind: Literal["absolute", "relative"] = "absolute"
 
     def __post_init__(self) -> None:
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise ValueError(f"damping must be a number, got {self.value!r}")
         if not 0.0 < self.value < float("inf"):
             raise ValueError(f"damping must be positive and finite, got {self.value}")
         if self.kind not in ("absolute", "relative"):

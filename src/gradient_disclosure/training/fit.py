@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from gradient_disclosure.training.batches import derived_seed
 from gradient_disclosure.training.defense import AuditRequest, audit_of
 from gradient_disclosure.training.loader import BatchLoader
 from gradient_disclosure.training.recipe import TrainingRecipe
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.ckpt"
 FINISHED = "trained.pt"
@@ -102,6 +105,8 @@ def train(recipe: TrainingRecipe, members: Tensor, seed: int, folder: Path, watc
     trainer = _trainer(recipe, folder, watch, callbacks)
     loader = BatchLoader(recipe.data.pool, recipe.defense.plan(members, recipe.batch_size, seed))
     checkpoint = folder / CHECKPOINT
+    if checkpoint.exists():
+        logger.info("going on from the last checkpoint in %s", folder)
     trainer.fit(module, loader, ckpt_path=checkpoint if checkpoint.exists() else None, weights_only=True)
     result = _result(recipe, module, defense_callbacks, snapshots, trainer.global_step, stopwatch.seconds)
     save_state(_state(result), folder / FINISHED)

@@ -56,9 +56,9 @@ class PerceptualDistance:
         found = find_weights(weights)
         if found is None:
             _logger.warning(
-                "LPIPS is left out: its AlexNet backbone is neither at %s nor in %s. Give the path of its weights, or"
-                " let torchvision download alexnet once.",
-                weights,
+                "LPIPS is left out: its AlexNet backbone is not %sin %s. Give the path of its weights, or let "
+                "torchvision download alexnet once.",
+                "" if weights is None else f"at {weights} nor ",
                 torch.hub.get_dir(),
             )
             return None

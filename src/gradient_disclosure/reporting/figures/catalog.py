@@ -72,9 +72,8 @@ FIGURES = (
         "Reconstructions from the released gradients",
         "Originals above, what each attack made of the released gradient below, at each moment. The control uses the "
         "undefended gradient and shows whether the attack works at all.",
-        "An attack marked 'not working' says nothing about the defense. A failure on a trained network is no merit of "
-        "the "
-        "defense either: undefended networks resist at the end of training, too.",
+        "An attack marked 'not working' says nothing about the defense. A failure on a trained network need not be a "
+        "merit of the defense either: DLG often fails on undefended trained networks. Look at the strongest attack.",
         reconstruction_figure,
         shows_examples=True,
     ),
