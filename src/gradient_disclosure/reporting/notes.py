@@ -48,7 +48,13 @@ def _not_working(results: Results) -> list[str]:
 def _guarantee(results: Results) -> list[str]:
     defense = text(results, "defense/name")
     if defense in CENSORS:
-        return ["A censor depends on the data and gives no formal guarantee: ε does not exist for this run."]
+        sentences = ["A censor depends on the data and gives no formal guarantee: ε does not exist for this run."]
+        if any("/censored/" in key for key in results):
+            sentences.append(
+                "Censored members may be told from others in either direction: an AUC far below 0.5 discloses them too, "
+                "and one near 0.5 can hide a high TPR at low FPR."
+            )
+        return sentences
     if defense == "dp_sgd":
         return ["ε covers the released model; it does not cover the ledger, the logs, this report or the tuning."]
     return []

@@ -85,6 +85,8 @@ MEMBERSHIP = (
     Row("Loss threshold, AUC", "attack/loss_threshold/auc", fixed, "auc"),
     Row("AUC, kept members", "attack/lira_online/kept/auc", fixed, "auc", optional=True),
     Row("AUC, censored members", "attack/lira_online/censored/auc", fixed, "auc", optional=True),
+    Row("TPR at 10 % FPR, kept", "attack/lira_online/kept/tpr_at_10pct_fpr", percent, "tpr", optional=True),
+    Row("TPR at 10 % FPR, censored", "attack/lira_online/censored/tpr_at_10pct_fpr", percent, "tpr", optional=True),
     Row("Spearman, GNQ and LiRA", "disclosure/spearman_gnq_total_lira_online", fixed, "spearman"),
     Row("Spearman, norm and LiRA", "disclosure/spearman_squared_norm_total_lira_online", fixed, "spearman"),
 )
