@@ -51,7 +51,8 @@ def _guarantee(results: Results) -> list[str]:
         sentences = ["A censor depends on the data and gives no formal guarantee: ε does not exist for this run."]
         if any("/censored/" in key for key in results):
             sentences.append(
-                "Censored members may be told from others in either direction: an AUC far below 0.5 discloses them too, "
+                "Censored members may be told from others in either direction: an AUC far below 0.5 discloses them "
+                "too, "
                 "and one near 0.5 can hide a high TPR at low FPR."
             )
         return sentences
