@@ -276,15 +276,13 @@ class GradientUniqueness(Callback):
         if known is not None and exposure != known and len(self.ledger):
             raise UnsupportedTrainingError(
                 f"this audit's ledger was kept at {known}, but this training draws at {exposure}: their bits do not "
-                f"add up. "
-                "Use a fresh GradientUniqueness."
+                "add up. Use a fresh GradientUniqueness."
             )
         self.ledger.exposure = exposure
         if exposure is None and self.example_ids is not None:
             logger.warning(
                 "GradientUniqueness does not know how often an example is drawn (the loader tells neither its batch "
-                "size nor "
-                "the length of its data set): the ledger holds GNQ and norms, but no bits."
+                "size nor the length of its data set): the ledger holds GNQ and norms, but no bits."
             )
 
     def _close(self) -> None:

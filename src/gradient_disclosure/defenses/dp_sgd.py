@@ -50,8 +50,7 @@ class DPSGD(PrivacySettings):
         if self.noise_multiplier == 0 and request.wanted:
             raise UnsupportedTrainingError(
                 "noise_multiplier is 0: clipping alone gives no privacy, and its disclosure cannot be scored on the "
-                "scale of the "
-                "noise. Use a positive noise_multiplier, or epsilon=..."
+                "scale of the noise. Use a positive noise_multiplier, or epsilon=..."
             )
         callback = self.callback(seed=request.seed)
         return [callback, *request.plain(mechanism=callback)]

@@ -162,6 +162,6 @@ def refuse_beyond_limit(censored: int, members: int, rule: CensorRule) -> None:
     if censored > rule.max_fraction * members:
         raise CensorLimitError(
             f"the censor would have dropped {censored} of {members} members, more than max_fraction = "
-            f"{rule.max_fraction:.0%}. "
-            "Raise the threshold (its budget is too small for this training) or max_fraction."
+            f"{rule.max_fraction:.0%}. Raise the threshold (its budget is too small for this training) or "
+            "max_fraction."
         )

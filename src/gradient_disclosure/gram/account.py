@@ -121,9 +121,9 @@ class ParameterAccount:
         if math.isfinite(difference) and difference > allowed:
             raise IncompleteGramError(
                 f"the per-example gradients of '{self.name}' do not add up to its gradient (difference "
-                f"{difference:.3g}, "
-                f"scale {scale:.3g}): it is also used outside the forward of the layer that owns it, or a hook changes "
-                "gradients on the way. Call the layer itself, or leave the parameter out on purpose with exclude=[...]."
+                f"{difference:.3g}, scale {scale:.3g}): it is also used outside the forward of the layer that owns "
+                "it, or a hook changes gradients on the way. Call the layer itself, or leave the parameter out on "
+                "purpose with exclude=[...]."
             )
         # Where everything is zero (behind a head initialized to zero, say) nothing has been compared yet.
         self.verified = difference <= allowed and float(self._received.abs().max()) > 0.0

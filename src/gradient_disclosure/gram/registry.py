@@ -94,8 +94,7 @@ def refuse_batch_coupling(name: str, module: nn.Module) -> None:
     batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
     if batch_norm and (module.training or not module.track_running_stats):
         raise BatchCouplingError(
-            f"'{name}' ({type(module).__name__}) normalizes over the batch, so one example's gradient depends on "
-            f"the others "
-            "and has no meaning of its own. Replace it by nn.GroupNorm or nn.LayerNorm, or put it in eval mode "
-            "(module.eval()) with running statistics."
+            f"'{name}' ({type(module).__name__}) normalizes over the batch, so one example's gradient depends on the "
+            "others and has no meaning of its own. Replace it by nn.GroupNorm or nn.LayerNorm, or put it in eval "
+            "mode (module.eval()) with running statistics."
         )

@@ -27,9 +27,8 @@ class MembershipSettings:
     def __post_init__(self) -> None:
         if self.shadow_models != 0 and (self.shadow_models < 4 or self.shadow_models % 2):
             raise UnsupportedTrainingError(
-                f"{self.shadow_models} shadow models: LiRA needs an even number, at least 4 (each example in half "
-                f"of them, and "
-                "a spread to estimate). Use 0 to leave LiRA out."
+                f"{self.shadow_models} shadow models: LiRA needs an even number, at least 4 (each example in half of "
+                "them, and a spread to estimate). Use 0 to leave LiRA out."
             )
 
 
@@ -82,6 +81,5 @@ class RunSettings:
         if self.membership.shadow_models and prior != 0.5:
             raise UnsupportedTrainingError(
                 f"audit.membership_prior is {prior}: LiRA's shadow models train on halves of the pool and would not "
-                f"be like a "
-                "target trained on another fraction. Use 0.5, or attack.membership.shadow_models=0."
+                "be like a target trained on another fraction. Use 0.5, or attack.membership.shadow_models=0."
             )

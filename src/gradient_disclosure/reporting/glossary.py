@@ -77,9 +77,8 @@ GLOSSARY = (
     Term(
         "ceiling",
         "Attacker's accuracy ceiling",
-        "From the bits by Fano's inequality: if they were exact, nobody who sees the releases could guess membership "
-        "right more "
-        "often, or find more members at that false positive rate.",
+        "From the bits by Fano's inequality: if they were exact, nobody who sees the releases could guess "
+        "membership right more often, or find more members at that false positive rate.",
         "Only as good as the bits behind it. A real attack may stay far below it, and 100 % says nothing at all.",
     ),
     Term(
@@ -91,9 +90,8 @@ GLOSSARY = (
     Term(
         "damping",
         "Damping λ, relative damping, effective rank",
-        "λ stands for noise in the released gradient; relative to the mean squared gradient norm it is free of scale. "
-        "The "
-        "effective rank Σ_j h_j counts how many directions of a batch stand out of it.",
+        "λ stands for noise in the released gradient; relative to the mean squared gradient norm it is free of "
+        "scale. The effective rank Σ_j h_j counts how many directions of a batch stand out of it.",
         "Unless the defense adds noise, λ is an assumption. At a large λ, GNQ is only the squared norm divided by λ.",
     ),
     Term(
@@ -118,8 +116,7 @@ GLOSSARY = (
         "membership",
         "Membership inference: LiRA online, LiRA offline, loss threshold",
         "The attacker has the trained model's outputs and shadow models trained by the same procedure with the same "
-        "defense "
-        "(the loss threshold needs none), and guesses who was a member.",
+        "defense (the loss threshold needs none), and guesses who was a member.",
         "An attack that fails is not proof of privacy: a stronger one, with more shadow models or queries, may "
         "succeed.",
     ),
@@ -154,8 +151,7 @@ GLOSSARY = (
         "similarity",
         "SSIM, PSNR, MSE, LPIPS at 64 pixels, label accuracy",
         "Likeness of reconstruction and original: SSIM 1 is identical, a higher PSNR and a lower MSE or LPIPS are "
-        "closer. "
-        "Label accuracy is how often the label was recovered.",
+        "closer. Label accuracy is how often the label was recovered.",
         "A gradient that was not released is counted apart and never scored. Small images are enlarged for LPIPS "
         "alone.",
     ),

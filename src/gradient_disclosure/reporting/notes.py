@@ -52,8 +52,7 @@ def _guarantee(results: Results) -> list[str]:
         if any("/censored/" in key for key in results):
             sentences.append(
                 "Censored members may be told from others in either direction: an AUC far below 0.5 discloses them "
-                "too, "
-                "and one near 0.5 can hide a high TPR at low FPR."
+                "too, and one near 0.5 can hide a high TPR at low FPR."
             )
         return sentences
     if defense == "dp_sgd":
@@ -73,7 +72,7 @@ def _bits(results: Results) -> list[str]:
     if text(results, "defense/name") == "dp_sgd":
         sentences.append(
             "Under DP-SGD, GNQ, bits and norms are those of the clipped gradients, with the real noise as damping: "
-            "not to be "
-            "compared with the GNQ of undefended runs. This scale is the project's own extension, not the paper's."
+            "not to be compared with the GNQ of undefended runs. This scale is the project's own extension, not the "
+            "paper's."
         )
     return sentences

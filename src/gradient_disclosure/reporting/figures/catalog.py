@@ -41,8 +41,7 @@ FIGURES = (
         "gnq_distribution",
         "How gradient uniqueness is spread over the members",
         "Each bar counts members by their GNQ summed over the run. A long right tail is a few members who stand out "
-        "far "
-        "more than the rest.",
+        "far more than the rest.",
         "GNQ has no unit and no threshold above which an example is 'exposed': compare it within this run only.",
         gnq_distribution,
     ),
@@ -50,19 +49,16 @@ FIGURES = (
         "gnq_against_attack",
         "Gradient uniqueness against a real attack",
         "Each point is a member: the score of LiRA online over its GNQ (left) and over its squared gradient norm "
-        "(right). "
-        "GNQ says more than the norm only if its correlation is clearly higher.",
-        "A low correlation can come from a noisy attack with few shadow models; a high one does not show that GNQ is "
-        "the "
-        "cause. Non-members have no GNQ and are not shown.",
+        "(right). GNQ says more than the norm only if its correlation is clearly higher.",
+        "A low correlation can come from a noisy attack with few shadow models; a high one does not show that GNQ "
+        "is the cause. Non-members have no GNQ and are not shown.",
         gnq_against_attack,
     ),
     ReportFigure(
         "roc",
         "Membership inference: members found against non-members accused",
-        "The higher a curve lies above the dotted line, the better the attack. The left end is what matters: there a "
-        "few "
-        "members are found while almost nobody is accused wrongly.",
+        "The higher a curve lies above the dotted line, the better the attack. The left end is what matters: there "
+        "a few members are found while almost nobody is accused wrongly.",
         "A curve on the line of chance is not proof of privacy. The axis ends where there are too few non-members to "
         "measure a rate.",
         roc,
@@ -80,9 +76,8 @@ FIGURES = (
     ReportFigure(
         "highest_and_lowest_gnq",
         "The members with the highest and the lowest gradient uniqueness",
-        "Training examples at both ends of the ranking: typical images tend to have a low GNQ, unusual or mislabeled "
-        "ones "
-        "a high one.",
+        "Training examples at both ends of the ranking: typical images tend to have a low GNQ, unusual or "
+        "mislabeled ones a high one.",
         "A low rank is not a guarantee for that person or example: an attack may still succeed on it.",
         highest_and_lowest,
         shows_examples=True,
