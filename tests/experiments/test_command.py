@@ -53,14 +53,14 @@ def kill_when(folder: Path, wanted: str, arguments: tuple[str, ...]) -> bool:
             process.send_signal(signal.SIGKILL)
             process.wait()
             return True
-        time.sleep(0.01)
+        time.sleep(0.003)
     process.kill()
     return False
 
 
 @pytest.mark.parametrize("defense", ["gnq_censor", "dp_sgd"])
 def test_kill_9_and_the_same_command_end_in_the_same_results(defense: str, tmp_path: Path) -> None:
-    arguments = (f"+defense={defense}", "training.epochs=40")
+    arguments = (f"+defense={defense}", "training.epochs=100")
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     done = finish(*arguments, f"hydra.run.dir={straight}")
     assert done.returncode == 0, done.stderr
