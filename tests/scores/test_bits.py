@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -61,6 +62,23 @@ def test_table_against_quadrature(sampling: Sampling) -> None:
     q, r = sampling.prior, sampling.rate
     limit = q * (1 - q) * r**2 * x / (p * (1 - p)) / (2 * math.log(2))
     np.testing.assert_allclose(got[small], limit[small], rtol=1e-3)
+
+
+@pytest.mark.parametrize("r", [1e-6, 1e-4, 0.01, 0.5, 1.0])
+@pytest.mark.parametrize("squared_shift", [1e-6, 1e-3, 1.0, 9.0])
+def test_small_information_does_not_cancel(squared_shift: float, r: float) -> None:
+    """Against 40-digit arithmetic, where the textbook formula itself may cancel freely."""
+    with mpmath.workdps(40):
+        mu, rate, q = mpmath.sqrt(squared_shift), mpmath.mpf(r), mpmath.mpf("0.5")
+
+        def integrand(z: mpmath.mpf) -> mpmath.mpf:
+            p0 = mpmath.npdf(z)
+            p1 = (1 - rate) * p0 + rate * mpmath.npdf(z - mu)
+            mean = q * p1 + (1 - q) * p0
+            return q * p1 * mpmath.log(p1 / mean, 2) + (1 - q) * p0 * mpmath.log(p0 / mean, 2)
+
+        exact = mpmath.quad(integrand, [-12, -6, -3, 0, 3, 6, 9, 12, 16])
+    assert mixture_information(squared_shift, Sampling(r)) == pytest.approx(float(exact), rel=1e-10)
 
 
 def test_published_figures_of_the_spec() -> None:

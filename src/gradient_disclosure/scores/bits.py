@@ -150,13 +150,14 @@ def _information_density(shift: np.ndarray, r: float, q: float) -> np.ndarray:
     w → 0, and the information about a rarely drawn example may be as small as 1e-15 bits.
     """
     mixture = np.logaddexp(0.0, shift) - math.log(2.0)
-    w = r * np.expm1(np.minimum(shift, 1.0))
+    excess = r * np.expm1(np.minimum(shift, 700.0))
+    w = np.minimum(excess, 0.5)
     near = (q * _h(w) - _h(q * w)) * np.exp(-mixture)
     with np.errstate(divide="ignore"):
         log_ratio = np.logaddexp(np.log1p(-r), math.log(r) + shift)
     log_mean = np.logaddexp(math.log(q) + log_ratio, math.log1p(-q))
     far = q * (log_ratio - log_mean) * np.exp(log_ratio - mixture) - (1.0 - q) * log_mean * np.exp(-mixture)
-    density: np.ndarray = np.where(shift < 1.0, near, far)
+    density: np.ndarray = np.where(excess < 0.5, near, far)
     return density
 
 
