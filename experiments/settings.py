@@ -17,7 +17,7 @@ from gradient_disclosure.pipeline.settings import MembershipSettings, Reconstruc
 from gradient_disclosure.training.defense import AuditSettings
 from gradient_disclosure.training.recipe import TrainingRecipe
 
-IGNORED_IN_IDENTITY = ("logger", "report", "fresh", "epsilon", "preset")
+IGNORED_IN_IDENTITY = ("logger", "report", "fresh", "epsilon")
 WITHOUT_INFLUENCE = {"data": ("root", "download"), "training": ("checkpoint_every_n_steps",)}
 
 
