@@ -25,7 +25,8 @@ def test_the_file_builds_the_network_of_its_name(name: str):
     torch.manual_seed(0)
     built = instantiate(config.network)(spec)
     torch.manual_seed(0)
-    direct = getattr(models, name)(spec)
+    settings = {key: value for key, value in config.network.items() if not key.startswith("_")}
+    direct = getattr(models, name)(spec, **settings)
     assert str(built) == str(direct)
     for one, other in zip(built.parameters(), direct.parameters(), strict=True):
         assert torch.equal(one, other)
