@@ -39,7 +39,9 @@ def run_settings(config: DictConfig) -> RunSettings:
         network=build(config.model.network),
         optimizer=build(training.optimizer),
         defense=build(config.defense) if _is_defended(config) else Undefended(),
-        audit=AuditSettings(build(config.audit.damping), config.audit.membership_prior),
+        audit=AuditSettings(
+            build(config.audit.damping), config.audit.membership_prior, config.audit.scope, config.audit.inverse
+        ),
         epochs=training.epochs,
         batch_size=training.batch_size,
         accelerator=training.accelerator,
@@ -85,8 +87,8 @@ def identity(config: DictConfig) -> dict[str, Any]:
         kept.pop("defense", None)  # +defense=none is the same run as no defense at all
     for group, keys in WITHOUT_INFLUENCE.items():
         kept[group] = {key: value for key, value in kept[group].items() if key not in keys}
-    if _has_own_noise(config):
-        kept["audit"].pop("damping")  # the real noise takes its place
+    if not _uses_damping(config):
+        kept["audit"].pop("damping")
     kept["version"] = __version__
     kept["data"]["loader"] = {k: v for k, v in kept["data"]["loader"].items() if k not in ("root", "download")}
     return kept
@@ -109,8 +111,10 @@ def description(config: DictConfig) -> dict[str, Any]:
         "optimizer": optimizer._target_.rsplit(".", 1)[-1],
         "learning_rate": OmegaConf.select(optimizer, "lr"),
         "epsilon": config.epsilon if is_used(config, "epsilon") else None,
-        "damping": None if _has_own_noise(config) else config.audit.damping.value,
-        "damping_kind": None if _has_own_noise(config) else config.audit.damping.kind,
+        "damping": config.audit.damping.value if _uses_damping(config) else None,
+        "damping_kind": config.audit.damping.kind if _uses_damping(config) else None,
+        "scope": config.audit.scope,
+        "inverse": config.audit.inverse,
         "membership_prior": config.audit.membership_prior,
         "shadow_models": config.attack.membership.shadow_models,
         "seed": config.seed,
@@ -118,9 +122,10 @@ def description(config: DictConfig) -> dict[str, Any]:
     }
 
 
-def _has_own_noise(config: DictConfig) -> bool:
-    """Whether the defense's real noise takes the place of the audit's damping."""
-    return str(OmegaConf.select(config, "defense._target_")).endswith(".DPSGD")
+def _uses_damping(config: DictConfig) -> bool:
+    """Whether the audit's damping has any influence: DP-SGD's real noise takes its place, a pseudo-inverse has none."""
+    has_own_noise = str(OmegaConf.select(config, "defense._target_")).endswith(".DPSGD")
+    return not has_own_noise and config.audit.inverse != "pinv"
 
 
 def _is_defended(config: DictConfig) -> bool:

@@ -88,6 +88,44 @@ def test_bits_are_capped_and_the_ceiling_follows() -> None:
     assert frame["attacker_accuracy_ceiling"][1] > 0.9
 
 
+def test_bits_do_not_depend_on_the_scope_that_is_stored() -> None:
+    """The universe proxy is p times the batch's score at λp, and that product is the x of the bits."""
+    sampling = Sampling(0.2, 0.4)
+    batch_scores = torch.tensor([0.5, 20.0, 4e3], dtype=torch.float64)
+    frames = {}
+    for scope, gnq in (("batch", batch_scores), ("universe_proxy", batch_scores * 0.08)):
+        ledger = DisclosureLedger(Exposure(sampling, poisson=True), scope=scope)
+        ledger.begin_step()
+        ledger.record(torch.tensor([0, 1, 2]), gnq=gnq, squared_norms=torch.ones(3), step=0)
+        frames[scope] = ledger.to_frame()
+        assert frames[scope].attrs == {"scope": scope, "inverse": "damped"}
+    for column in ("bits_paper_uncapped", "bits_gaussian_uncapped"):
+        np.testing.assert_allclose(frames["universe_proxy"][column], frames["batch"][column], rtol=1e-12)
+    expected = paper_bits(batch_scores * 0.08, sampling) / 0.2
+    np.testing.assert_allclose(frames["batch"]["bits_paper_uncapped"], expected.numpy(), rtol=1e-12)
+
+
+def test_a_pseudo_inverse_has_no_bits_and_says_what_it_saw(tmp_path: Path) -> None:
+    ledger = DisclosureLedger(Exposure(Sampling(0.2), poisson=True), inverse="pinv")
+    for step, ids in enumerate(([4, 2], [4])):
+        ledger.begin_step()
+        seen = torch.tensor([0.5, 1.0])[: len(ids)] / (step + 1)
+        ledger.record(torch.tensor(ids), gnq=seen, squared_norms=10 * seen, step=step, inside_span=seen)
+    assert not ledger.has_bits
+    ledger.to_parquet(tmp_path / "ledger.parquet")
+    frame = pd.read_parquet(tmp_path / "ledger.parquet").set_index("index")
+    assert frame.attrs == {"scope": "batch", "inverse": "pinv"}
+    assert not [c for c in frame.columns if "bits" in c or "attacker" in c]
+    assert frame["inside_span_mean"].to_dict() == {2: 1.0, 4: pytest.approx(0.375)}
+    assert frame["gnq_max"].to_dict() == {2: 1.0, 4: 0.5}
+    copy = DisclosureLedger()
+    copy.load_state_dict(ledger.state_dict())
+    assert (copy.scope, copy.inverse, copy.has_bits) == ("batch", "pinv", False)
+    assert copy.to_frame().equals(ledger.to_frame())
+    with pytest.raises(ValueError, match="unknown scope"):
+        DisclosureLedger(scope="world")
+
+
 def test_without_exposure_there_are_no_bits() -> None:
     ledger = DisclosureLedger()
     ledger.record(torch.tensor([1]), gnq=torch.ones(1), squared_norms=torch.ones(1), step=0)

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from gradient_disclosure.errors import ExampleIdError
 from gradient_disclosure.scores.bits import Sampling, attacker_ceiling, gaussian_bits, paper_bits, run_cap
+from gradient_disclosure.scores.scope import SCOPES
+from gradient_disclosure.scores.scoring import Scoring
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SUMS = ("n_drawn", "gnq_total", "squared_norm_total", "paper", "gaussian", "paper_squared", "gaussian_squared")
 MAXIMA = ("gnq_max", "squared_norm_max")
-COLUMNS = SUMS + MAXIMA
+COLUMNS = (*SUMS, *MAXIMA, "inside_span_total")
 AT_CAP = 1.0 - 1e-9
 
 
@@ -44,6 +46,8 @@ class DisclosureLedger:
     Args:
         exposure: sampling rate and prior; without it no bits are computed.
         known_ids: number of examples N if ids are 0 … N − 1; any other id is then an error. None: any integer id.
+        scope: a key of ``SCOPES``: the units of the scores that are recorded, which the bits must know.
+        inverse: a key of ``INVERSES``: without damping there are no bits.
 
     Example:
         >>> import torch
@@ -54,9 +58,17 @@ class DisclosureLedger:
         [[3.0, 1.0, 2.0], [7.0, 1.0, 1.0]]
     """
 
-    def __init__(self, exposure: Exposure | None = None, *, known_ids: int | None = None) -> None:
+    def __init__(
+        self,
+        exposure: Exposure | None = None,
+        *,
+        known_ids: int | None = None,
+        scope: str = "batch",
+        inverse: str = "damped",
+    ) -> None:
         self.exposure = exposure
         self.known_ids = known_ids
+        self._scoring = Scoring(scope=scope, inverse=inverse)
         self.n_steps = 0
         self._rows: dict[int, int] = {}
         self._values = torch.zeros(0, len(COLUMNS), dtype=torch.float64)
@@ -65,6 +77,21 @@ class DisclosureLedger:
     def __len__(self) -> int:
         """Number of examples seen."""
         return len(self._rows)
+
+    @property
+    def scope(self) -> str:
+        """What the sum in the recorded scores runs over."""
+        return self._scoring.scope
+
+    @property
+    def inverse(self) -> str:
+        """How the sum in the recorded scores was inverted."""
+        return self._scoring.inverse
+
+    @property
+    def has_bits(self) -> bool:
+        """Whether the recorded scores have a meaning in bits."""
+        return self.exposure is not None and self._scoring.gives_bits
 
     def rows(self, ids: Tensor) -> Tensor:
         """Row of each id, new ids being given one.
@@ -91,14 +118,17 @@ class DisclosureLedger:
         """Count one training step; every step counts for the bits, also those at which an example was not drawn."""
         self.n_steps += 1
 
-    def record(self, ids: Tensor, *, gnq: Tensor, squared_norms: Tensor, step: int) -> None:
+    def record(
+        self, ids: Tensor, *, gnq: Tensor, squared_norms: Tensor, step: int, inside_span: Tensor | None = None
+    ) -> None:
         """Add one step's scores.
 
         Args:
             ids: (B,) integers: the examples that contributed to the step.
-            gnq: (B,) batch-scope scores.
+            gnq: (B,) scores, of the ledger's scope and inverse.
             squared_norms: (B,) squared gradient norms.
             step: number of the step, for messages.
+            inside_span: (B,) part of each squared norm that a pseudo-inverse sees; None with damping.
 
         Raises:
             ExampleIdError: see :meth:`rows`.
@@ -108,12 +138,24 @@ class DisclosureLedger:
         except ExampleIdError as error:
             raise ExampleIdError(f"step {step}: {error}") from None
         gnq, squared_norms = gnq.double().cpu(), squared_norms.double().cpu()
-        paper, gaussian = self._bits(gnq)
+        paper, gaussian = self.step_bits(gnq)
         ones = torch.ones_like(gnq)
         added = torch.stack([ones, gnq, squared_norms, paper, gaussian, paper.square(), gaussian.square()], dim=1)
         self._values[rows, : len(SUMS)] += added
         maxima = torch.stack([gnq, squared_norms], dim=1)
-        self._values[rows, len(SUMS) :] = torch.maximum(self._values[rows, len(SUMS) :], maxima)
+        extremes = slice(len(SUMS), len(SUMS) + len(MAXIMA))
+        self._values[rows, extremes] = torch.maximum(self._values[rows, extremes], maxima)
+        if inside_span is not None:
+            self._values[rows, -1] += inside_span.double().cpu()
+
+    def step_bits(self, gnq: Tensor) -> tuple[Tensor, Tensor]:
+        """Horvitz–Thompson terms F(x̂)/r of one step's scores (B,), paper's and Gaussian; NaN if there are no bits."""
+        if self.exposure is None or not self.has_bits:
+            missing = torch.full_like(gnq, math.nan)
+            return missing, missing
+        sampling = self.exposure.sampling
+        universe = SCOPES[self.scope].in_universe_units(gnq, sampling)
+        return paper_bits(universe, sampling) / sampling.rate, gaussian_bits(universe, sampling) / sampling.rate
 
     def totals(self, column: str) -> Tensor:
         """One column, for every example seen, (len(self),) float64: a copy. See ``COLUMNS``."""
@@ -147,7 +189,9 @@ class DisclosureLedger:
         (rank on these), ``bits_gaussian_std`` (of the estimator over draws), ``bits_gaussian_per_draw`` (Σ over draws
         · steps / n_drawn, for ranking; steps until censored), bits_cap (of the run), at_cap, attacker_accuracy_ceiling,
         attacker_advantage_ceiling, attacker_tpr_ceiling_at_1pct_fpr. Scores and bits of an example that never
-        contributed are missing (a censor may drop one at its first draw). At the cap the bound says nothing.
+        contributed are missing (a censor may drop one at its first draw). At the cap the bound says nothing. By
+        pseudo-inverse there are no bits, but inside_span_mean: the part of the squared norm that the scores saw, mean
+        over the draws. ``attrs`` (kept in the Parquet file) says the scope and inverse of the scores.
         """
         import pandas as pd
 
@@ -166,9 +210,13 @@ class DisclosureLedger:
                 "censored_at_step": censored.mask(censored < 0),
             }
         )
-        if self.exposure is not None:
+        if self.inverse == "pinv":
+            frame["inside_span_mean"] = pd.Series(values["inside_span_total"]).where(drawn) / frame["n_drawn"]
+        if self.has_bits:
             frame = frame.join(self._bit_columns(values))
-        return frame.sort_values("index", ignore_index=True)
+        frame = frame.sort_values("index", ignore_index=True)
+        frame.attrs = {"scope": self.scope, "inverse": self.inverse}
+        return frame
 
     def to_parquet(self, path: str | Path) -> None:
         """Write :meth:`to_frame` to a Parquet file, whole or not at all."""
@@ -181,6 +229,8 @@ class DisclosureLedger:
         return {
             "exposure": None if self.exposure is None else asdict(self.exposure),
             "known_ids": self.known_ids,
+            "scope": self.scope,
+            "inverse": self.inverse,
             "n_steps": self.n_steps,
             "ids": torch.tensor(list(self._rows), dtype=torch.int64),
             "values": self._values[: len(self._rows)].clone(),
@@ -192,6 +242,7 @@ class DisclosureLedger:
         exposure = state["exposure"]
         self.exposure = None if exposure is None else Exposure(Sampling(**exposure["sampling"]), exposure["poisson"])
         self.known_ids = state["known_ids"]
+        self._scoring = Scoring(scope=state["scope"], inverse=state["inverse"])
         self.n_steps = state["n_steps"]
         self._rows = {number: row for row, number in enumerate(state["ids"].tolist())}
         self._values = state["values"].clone()
@@ -213,18 +264,6 @@ class DisclosureLedger:
                     f"ids {unknown} are unknown: the data set has the indices 0 … {self.known_ids - 1}"
                 )
         return numbers
-
-    def _bits(self, gnq: Tensor) -> tuple[Tensor, Tensor]:
-        """Horvitz–Thompson terms F(x̂)/r of this step, NaN without an exposure.
-
-        A batch stands for the universe as S_universe ≈ S_batch / p, hence x̂ = p · GNQ_batch.
-        """
-        if self.exposure is None:
-            missing = torch.full_like(gnq, math.nan)
-            return missing, missing
-        sampling = self.exposure.sampling
-        universe = gnq * sampling.inclusion
-        return paper_bits(universe, sampling) / sampling.rate, gaussian_bits(universe, sampling) / sampling.rate
 
     def _bit_columns(self, values: dict[str, Any]) -> pd.DataFrame:
         import pandas as pd

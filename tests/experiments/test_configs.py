@@ -74,10 +74,13 @@ def test_runs_are_the_same_if_only_what_is_ignored_differs() -> None:
         "model=mlp",
         "attack=membership_only",
         "audit.damping.value=1",
+        "audit.scope=universe_proxy",
+        "audit.inverse=pinv",
     )
     assert len({number(), *(number(change) for change in changes)}) == 1 + len(changes)
     assert number("+defense=gnq_censor") != number("+defense=random_censor") != number()
     assert number("+defense=none") == number()
+    assert number("audit.inverse=pinv", "audit.damping.value=1") == number("audit.inverse=pinv")
 
 
 def test_dp_sgd_takes_a_budget_or_a_noise() -> None:

@@ -165,6 +165,10 @@ def test_fresh_removes_nothing_that_is_not_a_run(tmp_path: Path) -> None:
         ("attack.membership.shadow_models=5", "even number, at least 4"),
         ("audit.membership_prior=0.25", "halves of the pool"),
         ("audit.damping.value=0", "damping must be positive"),
+        ("audit.scope=dataset", "unknown scope 'dataset'; known: batch, universe_proxy"),
+        ("audit.inverse=inv", "unknown inverse 'inv'; known: damped, pinv"),
+        ("+defense=dp_sgd audit.scope=universe_proxy", "scope='universe_proxy' does not apply to DP-SGD"),
+        ("+defense=gnq_censor audit.inverse=pinv", "censor by 'accumulated_gnq' cannot use inverse='pinv'"),
         ("attack.reconstruction.lpips_weights=/nowhere.safetensors", "is not a file"),
         ("+defense=dp_sgd epsilon=-1", "epsilon must be positive"),
     ],
@@ -189,6 +193,27 @@ def test_dp_sgd_says_what_its_figures_are(tmp_path: Path) -> None:
     ledger = pd.read_parquet(tmp_path / "ledger.parquet").query("n_drawn > 0")
     expected = (ledger["squared_norm_total"] / ledger["n_drawn"]).mean()
     assert results["disclosure/known_others_mu_squared_mean"] == pytest.approx(expected)
+
+
+def test_results_and_report_say_what_the_scores_are(tmp_path: Path) -> None:
+    wanted = overrides("none", "mlp", "digits", "attack=membership_only")
+    plain = job(composed(*wanted), tmp_path / "plain")
+    assert (plain["disclosure/scope"], plain["disclosure/inverse"]) == ("batch", "damped")
+    assert plain["disclosure/inside_span_mean"] is None
+
+    proxy = job(composed(*wanted, "audit.scope=universe_proxy"), tmp_path / "proxy")
+    assert (proxy["disclosure/scope"], proxy["setting/scope"]) == ("universe_proxy", "universe_proxy")
+    assert proxy["disclosure/damping"] == pytest.approx(0.01)
+    assert 0 < proxy["disclosure/gnq_total_mean"] < plain["disclosure/gnq_total_mean"]
+    assert proxy["disclosure/bits_gaussian_mean"] > 0
+    assert "overestimates on average" in (tmp_path / "proxy" / "report.html").read_text()
+    assert pd.read_parquet(tmp_path / "proxy" / "ledger.parquet").attrs["scope"] == "universe_proxy"
+
+    pinv = job(composed(*wanted, "audit.inverse=pinv"), tmp_path / "pinv")
+    assert (pinv["disclosure/inverse"], pinv["disclosure/damping"], pinv["setting/damping"]) == ("pinv", 0.0, None)
+    assert 0 < pinv["disclosure/inside_span_mean"] <= 1
+    assert pinv["disclosure/bits_gaussian_mean"] is pinv["disclosure/bits_paper_mean"] is None
+    assert "does not see the part of a gradient outside" in (tmp_path / "pinv" / "report.html").read_text()
 
 
 def test_wandb_gets_scalars_figures_and_ledger_and_an_unpublished_run_is_not_finished(

@@ -10,7 +10,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from gradient_disclosure.callbacks.step_statistics import StepStatistics
+from gradient_disclosure.callbacks.audit_options import refuse_contradictions, refuse_other_units, why_no_bits
+from gradient_disclosure.callbacks.step_statistics import StepStatistics, logged_values
 from gradient_disclosure.callbacks.training_facts import (
     exposure_of,
     is_plainly_a_sum,
@@ -31,6 +32,7 @@ from gradient_disclosure.gram.engine import GradientGram, LossReduction
 from gradient_disclosure.ledger import DisclosureLedger, Exposure
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness
+from gradient_disclosure.scores.scoring import Scoring
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +49,9 @@ class GradientUniqueness(Callback):
     Without a censor, training is bitwise the same as without the callback.
 
     Args:
-        damping: λ of the definition in units of the batch Gram, or a :class:`Damping` for a relative one. λ is the
-            variance the attacker is assumed to face in each coordinate of the SUM of the batch's gradients, up to a
-            factor 1/(1 − p); DP-SGD's real noise takes its place when ``mechanism`` is given.
+        damping: λ of the definition in units of the scope (the batch Gram), or a :class:`Damping` for a relative one. λ
+            is the variance the attacker is assumed to face in each coordinate of the SUM of the batch's gradients, up
+            to a factor 1/(1 − p); DP-SGD's real noise takes its place when ``mechanism`` is given.
         example_ids: batch → (B,) integer data set indices, on any device, e.g. ``lambda batch: batch[2]``. Without it
             batch statistics are logged and no ledger is kept.
         loss_reduction: how the training loss reduces over the batch. A sum taken for a mean makes every score wrong;
@@ -60,6 +62,9 @@ class GradientUniqueness(Callback):
         censor: drop examples that would pass their budget, exactly, at the step at which they would.
         mechanism: clipping and noise of DP-SGD; a callable is asked at the first step. Scores are then those of what
             is released.
+        scope: "batch", or "universe_proxy": an estimate of the scores among all examples of the pool, with λ in its
+            units, 1/p times those of the batch. See :class:`Scoring`.
+        inverse: "damped", or "pinv": no λ, no bits, and blind to what lies outside the span of the other gradients.
 
     Example:
         >>> audit = GradientUniqueness(damping=1e-2, example_ids=lambda batch: batch[2])
@@ -78,24 +83,24 @@ class GradientUniqueness(Callback):
         exclude: Sequence[str] = (),
         censor: Censor | None = None,
         mechanism: GaussianMechanism | Callable[[], GaussianMechanism] | None = None,
+        scope: str = "batch",
+        inverse: str = "damped",
     ) -> None:
-        if censor is not None and example_ids is None:
-            raise ValueError("a censor needs example_ids: it drops examples by their data set index")
-        if censor is not None and exclude:
-            raise ValueError("a censor cannot drop an example from excluded parameters: leave out exclude=...")
-        if censor is not None and mechanism is not None:
-            raise UnsupportedTrainingError(
-                "a censor on top of DP-SGD has no accountant epsilon (whether one example is dropped depends on the "
-                "others), and is not offered. Use one of the two."
-            )
-        self.damping = damping if isinstance(damping, Damping) else Damping(damping)
+        self.scoring = Scoring(damping if isinstance(damping, Damping) else Damping(damping), scope, inverse)
+        refuse_contradictions(
+            self.scoring,
+            censor,
+            has_ids=example_ids is not None,
+            excludes=bool(exclude),
+            has_mechanism=mechanism is not None,
+        )
         self.example_ids = example_ids
         self.loss_reduction = loss_reduction
         self.membership_prior = membership_prior
         self.exclude = tuple(exclude)
         self.censor = censor
         self.mechanism = mechanism
-        self.ledger = DisclosureLedger(known_ids=known_ids)
+        self.ledger = DisclosureLedger(known_ids=known_ids, scope=scope, inverse=inverse)
         self.statistics = StepStatistics()
         self.coverage: float | None = None
         self._open: GradientGram | None = None
@@ -175,6 +180,7 @@ class GradientUniqueness(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Inverse of :meth:`state_dict`."""
+        refuse_other_units(self.scoring, state_dict["ledger"])
         self.ledger.load_state_dict(state_dict["ledger"])
         self.statistics = StepStatistics(**state_dict["statistics"])
         self.coverage = state_dict["coverage"]
@@ -200,7 +206,13 @@ class GradientUniqueness(Callback):
         self.statistics.add(result)
         if self.example_ids is not None:
             kept_ids = self._ids(observed.batch_size)[decision.kept]
-            self.ledger.record(kept_ids, gnq=result.scores, squared_norms=result.squared_norms, step=step)
+            self.ledger.record(
+                kept_ids,
+                gnq=result.scores,
+                squared_norms=result.squared_norms,
+                step=step,
+                inside_span=result.inside_span,
+            )
         if trainer.loggers and (step + 1) % log_interval(trainer) == 0:
             self._log(pl_module, result, decision.kept.numel())
 
@@ -221,10 +233,11 @@ class GradientUniqueness(Callback):
 
     def _score(self, gram: Tensor) -> GnqResult:
         mechanism = self.mechanism() if callable(self.mechanism) else self.mechanism
+        sampling = None if self.ledger.exposure is None else self.ledger.exposure.sampling
         if mechanism is None:
-            return gradient_uniqueness(gram, self.damping.of(gram))
-        assert self.ledger.exposure is not None
-        return gradient_uniqueness(mechanism.clipped(gram), mechanism.damping(self.ledger.exposure.sampling))
+            return self.scoring.score(gram, sampling)
+        assert sampling is not None
+        return gradient_uniqueness(mechanism.clipped(gram), mechanism.damping(sampling))
 
     def _drop(self, observed: GradientGram, decision: Decision, step: int) -> None:
         """Make the gradient that of the batch without the examples not kept: the mean (or sum) over those kept.
@@ -259,14 +272,7 @@ class GradientUniqueness(Callback):
         return f"; ids of the batch in order: {self.example_ids(self._batch).tolist()}"
 
     def _log(self, pl_module: LightningModule, result: GnqResult, size: int) -> None:
-        values = {
-            "disclosure/gnq_mean": float(result.scores.mean()),
-            "disclosure/gnq_max": float(result.scores.max()),
-            "disclosure/squared_norm_mean": float(result.squared_norms.mean()),
-            "disclosure/damping": result.damping,
-            "disclosure/damping_relative": result.relative_damping,
-            "disclosure/effective_rank": result.effective_rank,
-        }
+        values = logged_values(result)
         if self.censor is not None:
             values["disclosure/censored"] = float(self.ledger.n_censored)
         pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=size)
@@ -279,11 +285,9 @@ class GradientUniqueness(Callback):
                 "add up. Use a fresh GradientUniqueness."
             )
         self.ledger.exposure = exposure
-        if exposure is None and self.example_ids is not None:
-            logger.warning(
-                "GradientUniqueness does not know how often an example is drawn (the loader tells neither its batch "
-                "size nor the length of its data set): the ledger holds GNQ and norms, but no bits."
-            )
+        reason = why_no_bits(self.scoring, knows_draws=exposure is not None)
+        if reason is not None and self.example_ids is not None:
+            logger.warning("GradientUniqueness %s: the ledger holds GNQ and norms, but no bits.", reason)
 
     def _close(self) -> None:
         if self._open is not None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gradient_disclosure.ledger import DisclosureLedger
-from gradient_disclosure.scores.bits import gaussian_bits
 
 Statistic = Callable[[DisclosureLedger, Tensor, Tensor], Tensor]
 """(ledger before the step, ids (B,), this step's scores (B,)) → (B,) value that is held against the threshold."""
@@ -28,10 +27,11 @@ def step_gnq(ledger: DisclosureLedger, ids: Tensor, scores: Tensor) -> Tensor:
 
 def accumulated_bits(ledger: DisclosureLedger, ids: Tensor, scores: Tensor) -> Tensor:
     """The running, uncapped estimate of bits (Gaussian) as it would be with this step in it; needs an exposure."""
-    if ledger.exposure is None:
-        raise ValueError("a budget in bits needs the sampling rate: give the ledger an exposure")
-    sampling = ledger.exposure.sampling
-    return ledger.totals_of(ids, "gaussian") + gaussian_bits(scores * sampling.inclusion, sampling) / sampling.rate
+    if not ledger.has_bits:
+        raise ValueError(
+            "a budget in bits needs the sampling rate and a damping: give the ledger an exposure, and no inverse='pinv'"
+        )
+    return ledger.totals_of(ids, "gaussian") + ledger.step_bits(scores)[1]
 
 
 Population = Callable[[DisclosureLedger, Tensor, Tensor], Tensor]

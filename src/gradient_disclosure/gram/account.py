@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from gradient_disclosure.errors import IncompleteGramError
-from gradient_disclosure.gram.terms import Term, merge
+from gradient_disclosure.gram.terms import Term, concatenate, merge
 
 ROUNDING_STEPS = 1e3
 LARGEST_TOLERANCE = 5e-2
@@ -25,70 +26,128 @@ class ParameterAccount:
         parameter: the parameter.
         keep_terms: keep the uses after they entered the Gram.
         verify: compare the sum over the examples with the gradient autograd computed.
+        one_pass: the uses of one forward and backward pass are all there is, so that the parameter may enter the Gram as
+            soon as the last open one is known.
     """
 
-    def __init__(self, name: str, parameter: nn.Parameter, keep_terms: bool, verify: bool) -> None:
+    def __init__(
+        self, name: str, parameter: nn.Parameter, *, keep_terms: bool, verify: bool, one_pass: bool = True
+    ) -> None:
         self.name = name
         self.parameter = parameter
         self.contributed = False
         self.verified = False
+        self.ways: dict[str, float] = {}
         self._keep_terms = keep_terms
         self._verify = verify
+        self._one_pass = one_pass
         self._open_uses = 0
+        self._unrecorded_uses = 0
         self._uses: list[Term] = []
+        self._micro_batches: list[Term | None] = []
+        self._whole: Term | None = None
         self._gram: Tensor | None = None
         self._sum: Tensor | None = None
         self._received: Tensor | None = None
         self._has_received = False
         self._coarsest = torch.finfo(parameter.dtype).eps if parameter.dtype.is_floating_point else 0.0
 
+    def admits_use(self) -> bool:
+        """Whether what runs now is a use of its own.
+
+        Checkpointing runs a forward pass twice: without gradients and then for real during the backward pass
+        (reentrant), or for real and then, during the backward pass, only to have its tensors again (non-reentrant).
+        """
+        if not torch.is_grad_enabled():
+            self._unrecorded_uses += 1
+            return False
+        if torch._C._current_graph_task_id() == -1:
+            return True
+        if self._unrecorded_uses == 0:
+            return False
+        self._unrecorded_uses -= 1
+        return True
+
     def expect(self) -> None:
         """A forward pass used the parameter once more."""
         if self.contributed:
             raise IncompleteGramError(
                 f"'{self.name}' was used again after its gradient had been computed: one GradientGram context holds "
-                "one forward and backward pass. Open a new context for each."
+                "one forward and backward pass. Open a new context for each, or give micro_batches=n where the "
+                "gradients of n passes accumulate into one step."
             )
         self._open_uses += 1
 
-    def add(self, term: Term, gradient_dtype: torch.dtype) -> None:
-        """One use's per-example gradients arrived; with the last of them the parameter enters the Gram."""
+    def add(self, term: Term, gradient_dtype: torch.dtype, way: str, seconds: float) -> None:
+        """A part of one use's per-example gradients arrived."""
         self._coarsest = max(self._coarsest, torch.finfo(gradient_dtype).eps)
         self._uses.append(term)
+        self.ways[way] = self.ways.get(way, 0.0) + seconds
+
+    def finish_use(self) -> None:
+        """All of one use arrived, or will never; with the last of them the parameter enters the Gram."""
         self._open_uses -= 1
-        if self._open_uses == 0:
+        if self._open_uses == 0 and self._unrecorded_uses == 0 and self._one_pass and self._uses:
             self._contribute()
 
     def receive(self, gradient: Tensor) -> None:
         """Autograd computed (a part of) the gradient of the parameter."""
         self._has_received = True
         if self._verify:
-            self._received = gradient.detach().clone() if self._received is None else self._received + gradient.detach()
+            gradient = gradient.detach()
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            self._received = gradient.clone() if self._received is None else self._received + gradient
 
     @property
     def has_received(self) -> bool:
         """Whether autograd computed a gradient of the parameter in this pass."""
         return self._has_received
 
-    def close(self, batch_size: int) -> Tensor | None:
+    def end_micro_batch(self) -> None:
+        """The uses so far belong to one micro-batch; those to come to another."""
+        self._micro_batches.append(merge(self._uses) if self._uses else None)
+        self._uses = []
+        self._open_uses = 0
+
+    def close(self, batch_sizes: Sequence[int]) -> Tensor | None:
         """The parameter's part (B, B) of the Gram, None if it took no part in the pass.
+
+        Args:
+            batch_sizes: number of examples of each micro-batch; a single one without accumulation.
 
         Raises:
             IncompleteGramError: it received a gradient that the uses seen do not account for.
         """
-        if self._uses and not self.contributed:
+        if not self._one_pass:
+            self._join(batch_sizes)
+        elif self._uses and not self.contributed:
             self._contribute()
-        if self._has_received and not self.contributed and batch_size > 0:
+        if self._has_received and not self.contributed and sum(batch_sizes) > 0:
             raise IncompleteGramError(
-                f"'{self.name}' received a gradient but contributed nothing to the Gram matrix: it is used outside the "
-                "forward of the layer that owns it, or the module was compiled before the context was entered. Call "
-                "the layer itself, or leave the parameter out on purpose with exclude=['" + self.name + "']."
+                f"'{self.name}' received a gradient but contributed nothing to the Gram matrix: it is used where "
+                "nothing is seen (inside a compiled module, a custom autograd function, a reentrant checkpoint), or "
+                "outside the module's forward. Call the layer itself, or leave the parameter out on purpose with "
+                "exclude=['" + self.name + "']."
             )
         return self._gram
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``Σ_i w_i G_i`` in the parameter's precision, from the uses kept."""
-        return merge(self._uses).weighted_sum(weights).to(self.parameter.dtype)
+        assert self._whole is not None
+        return self._whole.weighted_sum(weights).to(self.parameter.dtype)
+
+    def _join(self, batch_sizes: Sequence[int]) -> None:
+        if len(self._micro_batches) < len(batch_sizes):
+            self.end_micro_batch()
+        known = next((part for part in self._micro_batches if part is not None), None)
+        if known is None or self.contributed:
+            return
+        parts = [
+            known.parts[0].nothing(size) if part is None else part
+            for part, size in zip(self._micro_batches, batch_sizes, strict=True)
+        ]
+        self._uses = [concatenate(parts)]
+        self._contribute()
 
     def _contribute(self) -> None:
         term = merge(self._uses)
@@ -97,7 +156,8 @@ class ParameterAccount:
         if self._verify:
             ones = torch.ones(term.batch_size, device=self._gram.device)
             self._sum = term.weighted_sum(ones)
-        self._uses = [term] if self._keep_terms else []
+        self._whole = term if self._keep_terms else None
+        self._uses = []
 
     def check_sum(self, batch_size: int, trace: float) -> None:
         """Compare the sum over the examples with the gradient autograd computed, if that was asked for.
@@ -121,9 +181,9 @@ class ParameterAccount:
         if math.isfinite(difference) and difference > allowed:
             raise IncompleteGramError(
                 f"the per-example gradients of '{self.name}' do not add up to its gradient (difference "
-                f"{difference:.3g}, scale {scale:.3g}): it is also used outside the forward of the layer that owns "
-                "it, or a hook changes gradients on the way. Call the layer itself, or leave the parameter out on "
-                "purpose with exclude=[...]."
+                f"{difference:.3g}, scale {scale:.3g}): a part of its use is not seen, its examples are not on the "
+                "first axis (see time_first), or a hook changes gradients on the way. Leave the parameter out on "
+                "purpose with exclude=[...] if it cannot be helped."
             )
         # Where everything is zero (behind a head initialized to zero, say) nothing has been compared yet.
         self.verified = difference <= allowed and float(self._received.abs().max()) > 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Literal
@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from gradient_disclosure.errors import DisclosureError, IncompleteGramError
-from gradient_disclosure.gram import convolution, linear, normalization  # noqa: F401  (register the layers)
+from gradient_disclosure.gram import layers  # noqa: F401  (registers them)
 from gradient_disclosure.gram.account import ParameterAccount
-from gradient_disclosure.gram.registry import GramTerms, layers_with_parameters, owned_parameters
+from gradient_disclosure.gram.batch_axis import time_first_layers
+from gradient_disclosure.gram.compiled import run_eagerly
+from gradient_disclosure.gram.coverage import CoverageReport, CoverageRow
+from gradient_disclosure.gram.observer import PassObserver
 
 LossReduction = Literal["mean", "sum"]
 
@@ -23,24 +26,31 @@ class GradientGram:
 
     A context manager around one forward and backward pass. It observes inputs and output gradients of each layer
     through hooks that live as long as the context, changes no value of the training and leaves nothing on the module.
+    A parameter that no known layer accounts for (a bare ``nn.Parameter``, a weight used by another module, a custom
+    layer) is followed to the operations where it meets the data, and its per-example gradient taken there; where that
+    cannot be exact, the run stops and names the parameter. :attr:`report` says what was found in which way.
 
-    The first axis of each layer's input must be the batch. A layer that gets another number of rows is an error; one
-    that works time-first on as many time steps as there are examples cannot be told apart: its part would be wrong.
+    The first axis of each layer's input must be the batch. What torch's own recurrent and transformer layers take
+    time-first is known; name others with ``time_first``. A layer that gets another number of rows than the batch has is
+    an error; one that works time-first on as many steps as there are examples, and is not named, cannot be told apart:
+    its part would be wrong.
 
     Args:
-        module: any module. Every trainable parameter must belong to a supported layer; anything else stops here, by
-            name.
+        module: any module.
         loss_reduction: how the loss reduces over the examples of the batch. With "mean", autograd's gradients are 1/B
-            of each example's own, which is undone.
+            of each example's own, which is undone. For a loss that is a mean over the tokens of all examples, an
+            example's own loss is then B times its share of the batch loss.
         exclude: patterns (``fnmatch``) of parameter names to leave out on purpose; :attr:`coverage` then falls below 1.
         keep_terms: keep what :meth:`weighted_gradient` needs until the context is left (a censor subtracts with it).
-        verify: check that the per-example gradients of each parameter add up to the gradient autograd computed. It
-            costs about a third of a backward pass and finds parameters that are also used outside their layer's
-            ``forward``.
+        verify: check that the per-example gradients of each parameter add up to the gradient autograd computed (about
+            a third of a backward pass), and that small custom modules do not mix the examples of a batch.
+        micro_batches: number of forward and backward passes whose gradients accumulate into one step. Their examples
+            form one Gram, cross products included; the inputs of all passes are kept until the context is left.
+        time_first: patterns of names of modules that take (time, batch, ...), "" for the module itself.
 
     Raises:
-        UnsupportedLayerError: on entry, for trainable parameters no function is registered for.
-        BatchCouplingError: on entry, for layers that normalize over the batch.
+        BatchCouplingError: on entry, for layers that normalize over the batch; during the pass, for small custom
+            modules that mix its examples.
 
     Example:
         >>> import torch
@@ -60,18 +70,27 @@ class GradientGram:
         exclude: Sequence[str] = (),
         keep_terms: bool = False,
         verify: bool = True,
+        micro_batches: int = 1,
+        time_first: Sequence[str] = (),
     ) -> None:
         if loss_reduction not in ("mean", "sum"):
             raise ValueError(f"loss_reduction must be 'mean' or 'sum', got {loss_reduction!r}")
+        if micro_batches < 1:
+            raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
         self._module = module
         self._reduction = loss_reduction
         self._exclude = tuple(exclude)
         self._keep_terms = keep_terms
         self._verify = verify
+        self._micro_batches = micro_batches
+        self._time_first = tuple(time_first)
         self._handles: list[Any] = []
         self._accounts: dict[int, ParameterAccount] = {}
-        self._batch_size: int | None = None
+        self._observer: PassObserver | None = None
+        self._eager: Any = None
+        self._sizes: list[int] | None = None
         self._coverage: float | None = None
+        self._report: CoverageReport | None = None
         self._result: Tensor | None = None
         self._active = False
         self._verified = False
@@ -87,36 +106,50 @@ class GradientGram:
 
     @property
     def batch_size(self) -> int:
-        """Number of examples in the pass."""
-        if self._batch_size is None:
-            raise IncompleteGramError(
-                "no layer of the module ran inside this context. Call the module itself (not a copy, and not a version "
-                "compiled before the context was entered), with gradients enabled, and loss.backward() inside 'with'."
-            )
-        return self._batch_size
+        """Number of examples in the pass, those of all micro-batches together."""
+        return sum(self._batch_sizes())
+
+    @property
+    def report(self) -> CoverageReport:
+        """What was found in which way and what it cost, once the Gram matrix is known."""
+        if self._report is None:
+            raise DisclosureError("the coverage report is known once gram() has been called or the context was left")
+        return self._report
 
     def __enter__(self) -> GradientGram:
         self._accounts = {}
-        self._batch_size = self._result = None
+        self._sizes = self._result = self._report = None
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and not self._is_excluded(name):
-                self._accounts[id(parameter)] = ParameterAccount(name, parameter, self._keep_terms, self._verify)
+                self._accounts[id(parameter)] = ParameterAccount(
+                    name,
+                    parameter,
+                    keep_terms=self._keep_terms,
+                    verify=self._verify,
+                    one_pass=self._micro_batches == 1,
+                )
         self._refuse_idle_patterns()
         trainable = sum(p.numel() for p in self._module.parameters() if p.requires_grad)
         covered = sum(account.parameter.numel() for account in self._accounts.values())
         self._coverage = covered / trainable if trainable else 1.0
-        for name, layer, function in layers_with_parameters(self._module, self._accounts):
-            self._handles.append(layer.register_forward_hook(self._observe(name, function), with_kwargs=True))
+        self._observer = PassObserver(self._module, self._accounts, self._names_of_time_first(), self._verify)
+        self._observer.micro_batches = self._micro_batches
+        self._active = True
+        try:
+            self._eager = run_eagerly(self._module)
+            self._observer.attach()
+        except BaseException:
+            self.abandon()
+            raise
         for account in self._accounts.values():
             self._handles.append(account.parameter.register_hook(account.receive))
-        self._active = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None and self._batch_size is not None:
+            if error is None and self._observer is not None and self._observer.batch_sizes():
                 self.gram()
         finally:
             self.abandon()
@@ -124,6 +157,13 @@ class GradientGram:
     def abandon(self) -> None:
         """Leave the context without computing anything more."""
         self._active = False
+        if self._observer is not None:
+            self._sizes = self._observer.batch_sizes() or self._sizes
+            self._observer.detach()
+            self._observer = None
+        if self._eager is not None:
+            self._eager.close()
+            self._eager = None
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -153,17 +193,21 @@ class GradientGram:
                 part is in the matrix.
         """
         if self._result is None:
-            size = self.batch_size
+            sizes = self._batch_sizes()
+            size = sum(sizes)
             self._refuse_incomplete_pass(size)
             total: Tensor | None = None
             for account in self._accounts.values():
-                part = account.close(size)
+                part = account.close(sizes)
                 if part is not None:
                     total = part.clone() if total is None else total.add_(part.to(total.device))
             self._result = torch.zeros(size, size, dtype=torch.float64) if total is None else total
             self._check_sums(size, float(self._result.diagonal().sum()))
-        unscale = (self._example_scale() / loss_scale) ** 2
-        return self._result * unscale
+            self._report = CoverageReport(
+                tuple(CoverageRow.of(account) for account in self._accounts.values()), self.coverage
+            )
+        scale = self._example_scale().to(self._result.device) / loss_scale
+        return self._result * scale[:, None] * scale
 
     def weighted_gradient(self, weights: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
         """``Σ_i w_i g_i`` of the examples' own gradients, from what the pass already computed; needs ``keep_terms``.
@@ -176,7 +220,7 @@ class GradientGram:
         """
         if not (self._keep_terms and self._active):
             raise DisclosureError("weighted_gradient needs GradientGram(..., keep_terms=True) and an open context")
-        scaled = weights * self._example_scale()
+        scaled = weights.double() * self._example_scale().to(weights.device)
         return [
             (account.parameter, account.weighted_sum(scaled))
             for account in self._accounts.values()
@@ -206,9 +250,29 @@ class GradientGram:
                 "requires_grad before the step begins."
             )
 
-    def _example_scale(self) -> float:
-        """What autograd's gradient of one example is multiplied with to give that of the example's own loss."""
-        return float(self.batch_size) if self._reduction == "mean" else 1.0
+    def _batch_sizes(self) -> list[int]:
+        """Number of examples of each micro-batch; a single one without accumulation."""
+        known = self._observer.batch_sizes() if self._observer is not None else self._sizes
+        if not known:
+            raise IncompleteGramError(
+                "no layer of the module ran inside this context. Call the module itself (not a copy), with gradients "
+                "enabled, and loss.backward() inside 'with'."
+            )
+        return known
+
+    def _example_scale(self) -> Tensor:
+        """(B,): what autograd's gradient of an example is multiplied with to give that of the example's own loss."""
+        sizes = torch.tensor(self._batch_sizes())
+        factors = sizes.double() if self._reduction == "mean" else torch.ones(len(sizes), dtype=torch.float64)
+        return factors.repeat_interleave(sizes)
+
+    def _names_of_time_first(self) -> set[str]:
+        names = [name for name, _ in self._module.named_modules()]
+        found = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self._time_first)}
+        idle = [pattern for pattern in self._time_first if not any(fnmatchcase(name, pattern) for name in names)]
+        if idle:
+            raise DisclosureError(f"time_first={idle} matches no module; the names here begin with {names[:3]}.")
+        return found | time_first_layers(self._module)
 
     def _is_excluded(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._exclude)
@@ -222,58 +286,3 @@ class GradientGram:
                 f"exclude={idle} matches no parameter. Patterns are of parameter names, e.g. 'body.2.*' for all of "
                 f"layer 'body.2'; the names here begin with {names[:3]}."
             )
-
-    def _observe(self, name: str, function: GramTerms) -> Callable[..., None]:
-        """Forward hook of one layer: remember the input, and wait for the gradient of the output."""
-
-        def forward_hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if not (torch.is_grad_enabled() and isinstance(output, Tensor) and output.requires_grad):
-                return
-            x = (args[0] if args else next(iter(kwargs.values()))).detach()
-            self._agree_on_batch_size(name, x.shape[0])
-            accounts = self._accounts_of(layer)
-            for account in accounts.values():
-                account.expect()
-            version, shape = x._version, output.shape
-
-            def gradient_hook(e: Tensor) -> None:
-                if not self._active:
-                    return
-                if x._version != version:
-                    raise IncompleteGramError(f"the input of '{name}' was changed in place before the backward pass")
-                if e.shape[0] == 0:
-                    return
-                dtype = torch.promote_types(torch.promote_types(x.dtype, e.dtype), torch.float32)
-                for local, term in function(layer, x.to(dtype), e.detach().reshape(shape).to(dtype)):
-                    if local in accounts:
-                        accounts[local].add(term, e.dtype)
-
-            _hookable(output).register_hook(gradient_hook)
-
-        return forward_hook
-
-    def _accounts_of(self, layer: nn.Module) -> dict[str, ParameterAccount]:
-        return {local: self._accounts[key] for local, key in owned_parameters(layer, self._accounts).items()}
-
-    def _agree_on_batch_size(self, name: str, size: int) -> None:
-        if self._batch_size is None:
-            self._batch_size = size
-        elif size != self._batch_size:
-            raise IncompleteGramError(
-                f"'{name}' received {size} rows where other layers received {self._batch_size}: its first axis is not "
-                "the batch (or another batch ran in the same context), so its rows cannot be told apart by example. "
-                "Keep the batch as first axis through this layer."
-            )
-
-
-def _hookable(output: Tensor) -> Tensor:
-    """The tensor whose gradient hook survives an in-place operation on ``output``.
-
-    Some layers return a view of the whole of a tensor of their own (a linear layer on sequences). An in-place
-    activation then rewrites the view's history, and a hook on it is lost; one on the base is not.
-    """
-    base = output._base
-    if base is None or base.grad_fn is None or base.numel() != output.numel():
-        return output
-    same_order = base.is_contiguous() and output.is_contiguous()
-    return base if same_order else output

@@ -1,39 +1,86 @@
-"""Which function turns a layer's inputs and output gradients into per-example gradients of its parameters."""
+"""Which function turns one run of a layer into per-example gradients of its parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from gradient_disclosure.errors import BatchCouplingError, UnsupportedLayerError
+from gradient_disclosure.errors import BatchCouplingError
+from gradient_disclosure.gram.call import LayerCall
 from gradient_disclosure.gram.terms import Term
 
 ParameterTerm = tuple[str, Term]
 GramTerms = Callable[[Any, Tensor, Tensor], Iterator[ParameterTerm]]
 """(module, input, output gradient) → (local parameter name, term) of each TRAINABLE parameter of the module."""
+CallTerms = Callable[[LayerCall], Iterator[ParameterTerm]]
+"""One run of the module → (parameter name, term); names may be those of children ("out_proj.weight")."""
 
 F = TypeVar("F", bound=GramTerms)
+C = TypeVar("C", bound=CallTerms)
 
-_REGISTERED: dict[type[nn.Module], GramTerms] = {}
+_REGISTERED: dict[type[nn.Module] | str, CallTerms] = {}
 
 
-def register_gram_terms(*layers: type[nn.Module]) -> Callable[[F], F]:
+def register_gram_terms(*layers: type[nn.Module] | str) -> Callable[[F], F]:
     """Make a function the source of per-example gradients for some layer types.
 
     Args:
-        layers: module classes whose first positional input is the data and whose output is one tensor.
+        layers: module classes, or their qualified names where the class must not be imported, whose first argument is
+            the data and whose output is one tensor.
 
     Returns:
         A decorator that leaves the function unchanged.
     """
 
     def register(function: F) -> F:
+        _REGISTERED.update(dict.fromkeys(layers, _of_first_argument(function)))
+        return function
+
+    return register
+
+
+def register_call_terms(*layers: type[nn.Module] | str) -> Callable[[C], C]:
+    """As :func:`register_gram_terms`, for layers with several inputs or outputs, or whose children never run.
+
+    Args:
+        layers: module classes or their qualified names. Their children are left to the function.
+
+    Returns:
+        A decorator that leaves the function unchanged.
+    """
+
+    def register(function: C) -> C:
         _REGISTERED.update(dict.fromkeys(layers, function))
         return function
 
     return register
+
+
+def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The data a layer was called with."""
+    return args[0] if args else next(iter(kwargs.values()), None)
+
+
+def _of_first_argument(function: GramTerms) -> CallTerms:
+    def terms(call: LayerCall) -> Iterator[ParameterTerm]:
+        x, e = first_argument(call.args, call.kwargs), call.gradients[0]
+        if e is None:
+            return
+        if call.time_first:
+            x, e = x.transpose(0, 1), e.transpose(0, 1)
+        precision = torch.promote_types(e.dtype, torch.float32)
+        if x.is_floating_point():
+            if torch.finfo(e.dtype).eps > torch.finfo(x.dtype).eps:
+                x = x.to(e.dtype)  # autocast rounded the input before it was used
+            precision = torch.promote_types(precision, x.dtype)
+            x = x.to(precision)
+        yield from function(call.module, x, e.to(precision))
+
+    return terms
 
 
 def owned_parameters(module: nn.Module, wanted: Container[int]) -> dict[str, int]:
@@ -41,52 +88,19 @@ def owned_parameters(module: nn.Module, wanted: Container[int]) -> dict[str, int
     return {name: id(p) for name, p in module.named_parameters(recurse=False) if id(p) in wanted}
 
 
-def gram_terms_of(module: nn.Module) -> GramTerms | None:
+def call_terms_of(module: nn.Module) -> CallTerms | None:
     """The registered function of a module, or None.
 
-    A subclass counts only if it runs its registered ancestor's ``forward``: another forward has other gradients.
+    A subclass counts only if it runs its registered ancestor's ``forward``: another forward has other gradients. So has
+    a module whose weight is computed from others (a parametrization, weight norm).
     """
+    if parametrize.is_parametrized(module) or any(isinstance(value, Tensor) for value in vars(module).values()):
+        return None
     for ancestor in type(module).__mro__:
-        if ancestor in _REGISTERED:
-            same_forward = type(module).forward is ancestor.forward
-            return _REGISTERED[ancestor] if same_forward else None
+        for key in (ancestor, f"{ancestor.__module__}.{ancestor.__qualname__}"):
+            if key in _REGISTERED:
+                return _REGISTERED[key] if type(module).forward is ancestor.forward else None
     return None
-
-
-def layers_with_parameters(module: nn.Module, wanted: Container[int]) -> list[tuple[str, nn.Module, GramTerms]]:
-    """Every submodule that owns wanted parameters, with its function.
-
-    Args:
-        module: any module.
-        wanted: ids of the parameters to cover.
-
-    Returns:
-        (qualified name, submodule, function), in the order of ``named_modules``.
-
-    Raises:
-        BatchCouplingError: a layer normalizes over the batch (BatchNorm in train mode).
-        UnsupportedLayerError: some wanted parameter has no registered function; all of them are named.
-    """
-    found: list[tuple[str, nn.Module, GramTerms]] = []
-    unsupported: list[str] = []
-    for name, child in module.named_modules():
-        refuse_batch_coupling(name, child)
-        owned = owned_parameters(child, wanted)
-        if not owned:
-            continue
-        function = gram_terms_of(child)
-        if function is None:
-            unsupported += [f"{name}.{local} ({type(child).__name__})".lstrip(".") for local in owned]
-        else:
-            found.append((name, child, function))
-    if unsupported:
-        raise UnsupportedLayerError(
-            "no per-example gradient is known for: "
-            + ", ".join(unsupported)
-            + ". Freeze these parameters (requires_grad_(False)), replace the layer, register a function for its type "
-            "with gradient_disclosure.gram.register_gram_terms, or leave them out on purpose with exclude=[...]."
-        )
-    return found
 
 
 def refuse_batch_coupling(name: str, module: nn.Module) -> None:

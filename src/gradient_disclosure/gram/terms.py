@@ -2,7 +2,8 @@
 
 One canonical layout: a weight of shape (m, n) that is used at T positions has inputs ``a`` (B, T, n) and output
 gradients ``e`` (B, T, m); the gradient of example i is ``G_i = Σ_t e_it a_itᵀ``. Every layer is brought into this
-layout or, where its per-example gradient is small, into a dense (B, P) matrix. Nothing below knows of modules.
+layout, into a lookup of rows or, where its per-example gradient is small, into a dense (B, P) matrix. Nothing below
+knows of modules.
 
 Inner products are summed in float64: the Gram matrix is then, to rounding in float64, the exact Gram of the per-example
 gradients as the model's own precision gives them, hence positive semi-definite, as a solve with a small damping needs.
@@ -10,88 +11,30 @@ gradients as the model's own precision gives them, hence positive semi-definite,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 2_000_000
-"""Entries of a block of per-example gradients; 8 MB in float32 was the fastest size measured (spec, Cost)."""
+from gradient_disclosure.gram.lookup import Lookup
+from gradient_disclosure.gram.outer_product import OuterProduct
+from gradient_disclosure.gram.summed import (
+    CHUNK_ELEMENTS,
+    Single,
+    Summed,
+    Term,
+    add_products,
+    non_zero,
+    of_each_example,
+)
+
+__all__ = ["CHUNK_ELEMENTS", "Dense", "Lookup", "OuterProduct", "Summed", "Term", "concatenate", "merge", "scaled"]
 
 
 @dataclass(frozen=True)
-class OuterProduct:
-    """Per-example gradients ``Σ_t e_it a_itᵀ`` of a weight (m, n), possibly in groups of output rows.
-
-    Attributes:
-        a: (B, T, n) inputs.
-        e: (B, T, m) output gradients.
-        shape: shape of the parameter, with m·n entries in row-major order.
-    """
-
-    a: Tensor
-    e: Tensor
-    shape: tuple[int, ...]
-
-    @property
-    def batch_size(self) -> int:
-        """Number of examples B."""
-        return self.a.shape[0]
-
-    def gram(self) -> Tensor:
-        """Inner products ``<G_i, G_j>``, (B, B) float64, by the cheaper of two exact ways."""
-        if self._pairs_are_cheaper():
-            return self._gram_by_pairs()
-        return self._gram_by_blocks()
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``Σ_i w_i G_i`` in the parameter's shape and the gradients' precision, for ``weights`` (B,).
-
-        Examples of weight 0 are left out, not multiplied by 0: their gradient may be NaN.
-        """
-        chosen, weights = _non_zero(weights, self.e)
-        weighted = self.e[chosen] * weights[:, None, None]
-        total = weighted.flatten(0, 1).T @ self.a[chosen].flatten(0, 1)
-        return total.reshape(self.shape)
-
-    def per_example(self) -> Tensor:
-        """The gradients themselves, (B, m·n)."""
-        return torch.bmm(self.e.transpose(1, 2), self.a).flatten(1)
-
-    def _pairs_are_cheaper(self) -> bool:
-        """Multiply-adds of both ways, the Gram's symmetry not used (spec, Cost)."""
-        batch, positions, n = self.a.shape
-        m = self.e.shape[2]
-        pairs = batch**2 * positions**2 * (n + m)
-        blocks = batch * positions * n * m + batch**2 * n * m
-        return pairs <= blocks
-
-    def _gram_by_pairs(self) -> Tensor:
-        """``K_ij = Σ_{t,s} (a_it·a_js)(e_it·e_js)``: all PAIRS of positions, exact for sequences too."""
-        batch, positions = self.a.shape[:2]
-        a = self.a.flatten(0, 1).double()
-        e = self.e.flatten(0, 1).double()
-        pairs = (a @ a.T).mul_(e @ e.T)
-        if positions == 1:
-            return pairs
-        return pairs.reshape(batch, positions, batch, positions).sum(dim=(1, 3))
-
-    def _gram_by_blocks(self) -> Tensor:
-        """Gram of the materialized gradients, one block of output rows at a time."""
-        batch, _, n = self.a.shape
-        m = self.e.shape[2]
-        rows = max(1, CHUNK_ELEMENTS // max(1, batch * n))
-        gram = torch.zeros(batch, batch, dtype=torch.float64, device=self.a.device)
-        transposed = self.e.transpose(1, 2)
-        for start in range(0, m, rows):
-            block = torch.bmm(transposed[:, start : start + rows], self.a).flatten(1).double()
-            gram += block @ block.T
-        return gram
-
-
-@dataclass(frozen=True)
-class Dense:
+class Dense(Single):
     """Per-example gradients of a small parameter, already formed.
 
     Attributes:
@@ -107,39 +50,51 @@ class Dense:
         """Number of examples B."""
         return self.g.shape[0]
 
-    def gram(self) -> Tensor:
-        """Inner products ``<g_i, g_j>``, (B, B) float64."""
-        g = self.g.double()
-        return g @ g.T
+    def rows(self, start: int, stop: int) -> Tensor:
+        """The gradients of the parameter's rows ``start`` to ``stop``, (B, stop − start, R)."""
+        return self.g.reshape(self.batch_size, self.n_rows, self.row_size)[:, start:stop].clone()
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``Σ_i w_i g_i`` in the parameter's shape, for ``weights`` (B,); those of weight 0 are left out."""
-        chosen, weights = _non_zero(weights, self.g)
-        return (weights @ self.g[chosen]).reshape(self.shape)
+    def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
+        """Inner products ``<g_i, g_j>``, (B, B) float64."""
+        gram = self.g.new_zeros((self.batch_size, self.batch_size), dtype=torch.float64)
+        add_products(gram, self.g, self.g, chunk_elements)
+        return gram
 
     def per_example(self) -> Tensor:
         """The gradients themselves, (B, P)."""
         return self.g
 
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """``Σ_i w_i g_i`` in the parameter's shape, for ``weights`` (B,); those of weight 0 are left out."""
+        chosen, weights = non_zero(weights, self.g)
+        return (weights @ self.g[chosen]).reshape(self.shape)
 
-Term = OuterProduct | Dense
+    def scaled(self, factors: Tensor) -> Dense:
+        """The same with each example's gradient multiplied by its factor."""
+        return replace(self, g=of_each_example(factors, self.g))
 
+    def plus(self, others: Sequence[Dense]) -> Dense:
+        """The entries added."""
+        return replace(self, g=torch.stack([term.g for term in (self, *others)]).sum(dim=0))
 
-def _non_zero(weights: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the weights that are not 0, and these weights, on the device and in the precision of ``like``."""
-    weights = weights.to(device=like.device, dtype=like.dtype)
-    chosen = weights.nonzero().squeeze(1)
-    return chosen, weights[chosen]
+    def then(self, others: Sequence[Dense]) -> Dense:
+        """The examples of all one after the other."""
+        return replace(self, g=torch.cat([term.g for term in (self, *others)]))
+
+    def nothing(self, batch_size: int) -> Dense:
+        """Zeros."""
+        return replace(self, g=self.g.new_zeros(batch_size, self.g.shape[1]))
 
 
 def merge(terms: Sequence[Term]) -> Term:
     """The sum of several uses of ONE parameter, as a single term.
 
     A parameter used more than once has the sum of its uses' gradients, so its inner products contain cross terms. Outer
-    products add by laying their positions side by side; anything else adds as dense matrices.
+    products and lookups add by laying their positions side by side, dense matrices by their entries; uses of different
+    forms are added block by block.
 
     Args:
-        terms: one term a use, all of the same batch size and parameter shape.
+        terms: one term a use, all of the same batch and parameter.
 
     Returns:
         A term whose per-example gradients are the sums of those given.
@@ -150,11 +105,60 @@ def merge(terms: Sequence[Term]) -> Term:
         >>> merge([use, use]).gram().tolist()
         [[4.0, 8.0], [8.0, 16.0]]
     """
+    groups: dict[Hashable, list[Any]] = {}
+    for term in terms:
+        for part in term.parts:
+            groups.setdefault(part.kind, []).append(part)
+    return _one([group[0].plus(group[1:]) if len(group) > 1 else group[0] for group in groups.values()])
+
+
+def concatenate(terms: Sequence[Term]) -> Term:
+    """The examples of several micro-batches, one after the other, as a single batch (gradient accumulation).
+
+    Args:
+        terms: one term a micro-batch, all of one parameter; batch sizes, numbers of positions and forms may differ.
+
+    Returns:
+        A term of as many examples as all have together.
+
+    Example:
+        >>> import torch
+        >>> first, second = Dense(torch.tensor([[1.0]]), (1,)), Dense(torch.tensor([[2.0], [3.0]]), (1,))
+        >>> concatenate([first, second]).per_example().tolist()
+        [[1.0], [2.0], [3.0]]
+    """
     if len(terms) == 1:
         return terms[0]
-    outer = [term for term in terms if isinstance(term, OuterProduct)]
-    if len(outer) == len(terms) and len({(term.a.shape[2], term.e.shape[2]) for term in outer}) == 1:
-        a = torch.cat([term.a for term in outer], dim=1)
-        e = torch.cat([term.e for term in outer], dim=1)
-        return OuterProduct(a, e, outer[0].shape)
-    return Dense(torch.stack([term.per_example() for term in terms]).sum(dim=0), terms[0].shape)
+    forms: list[dict[Hashable, Single]] = [{part.kind: part for part in merge([term]).parts} for term in terms]
+    examples: dict[Hashable, Single] = {kind: part for parts in forms for kind, part in parts.items()}
+    joined: list[Single] = []
+    for kind, like in examples.items():
+        group: list[Any] = [
+            parts.get(kind) or like.nothing(term.batch_size) for parts, term in zip(forms, terms, strict=True)
+        ]
+        joined.append(group[0].then(group[1:]))
+    return _one(joined)
+
+
+def scaled(term: Term, factors: Tensor) -> Term:
+    """Each example's gradient multiplied by its factor.
+
+    Args:
+        term: gradients of B examples.
+        factors: (B,) real.
+
+    Returns:
+        A term of the same form.
+
+    Example:
+        >>> import torch
+        >>> scaled(Dense(torch.ones(2, 1), (1,)), torch.tensor([2.0, 3.0])).per_example().tolist()
+        [[2.0], [3.0]]
+    """
+    return term.scaled(factors)
+
+
+def _one(terms: list[Single]) -> Term:
+    # A lookup adds only the rows that occur to what is already there, so it comes last.
+    terms = sorted(terms, key=lambda term: isinstance(term, Lookup))
+    return terms[0] if len(terms) == 1 else Summed(tuple(terms))

@@ -29,7 +29,9 @@ def example_table(
     frame = pd.DataFrame({"index": range(len(pool)), "label": pool.labels.tolist(), "member": False})
     frame.loc[members.tolist(), "member"] = True
     if target.ledger is not None:
-        frame = frame.merge(target.ledger.to_frame(), on="index", how="left", validate="one_to_one")
+        ledger = target.ledger.to_frame()
+        frame = frame.merge(ledger, on="index", how="left", validate="one_to_one")
+        frame.attrs = ledger.attrs
     for name in ATTACKS:
         frame[name] = scores[name].tolist() if name in scores else math.nan
     for column in EXAMPLE_COLUMNS:
@@ -71,7 +73,10 @@ def disclosure_results(settings: RunSettings, target: TrainedModel, frame: pd.Da
         "disclosure/damping": target.audit.get("damping"),
         "disclosure/damping_relative_mean": target.audit.get("relative_damping"),
         "disclosure/effective_rank_mean": target.audit.get("effective_rank"),
+        "disclosure/inside_span_mean": target.audit.get("inside_span"),
         "disclosure/coverage": target.audit.get("coverage"),
+        "disclosure/scope": None if target.ledger is None else target.ledger.scope,
+        "disclosure/inverse": None if target.ledger is None else target.ledger.inverse,
         "disclosure/poisson": None
         if target.ledger is None or target.ledger.exposure is None
         else target.ledger.exposure.poisson,

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradient_disclosure.attacks.reconstruction.attack import ReconstructionAttack
 from gradient_disclosure.errors import MissingDataError, UnsupportedTrainingError
 from gradient_disclosure.reporting.record import Value
+from gradient_disclosure.training.defense import AuditRequest
 from gradient_disclosure.training.recipe import TrainingRecipe
 
 
@@ -77,6 +78,8 @@ class RunSettings:
     description: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # What the defense refuses of the audit, it refuses now and not after the data are at work.
+        self.recipe.defense.callbacks(AuditRequest(self.recipe.audit, len(self.recipe.data.pool), True, self.seed))
         prior = self.recipe.audit.membership_prior
         if self.membership.shadow_models and prior != 0.5:
             raise UnsupportedTrainingError(

@@ -43,7 +43,9 @@ GLOSSARY = (
         "Gradient uniqueness (GNQ)",
         "g_jᵀ (Σ_{k≠j} g_k g_kᵀ + λI)⁻¹ g_j: how far an example's gradient stands out from those of the others, per "
         "step; "
-        "the total adds up the steps at which the example was drawn. No unit.",
+        "the total adds up the steps at which the example was drawn. No unit. The sum runs over the batch; by scope "
+        "'universe_proxy' an estimate of the sum over all N examples takes its place, by inverse 'pinv' a "
+        "pseudo-inverse that of λ.",
         "Not a probability and not comparable between runs with another batch size, damping λ or scope. "
         "It ranks examples; what the ranking predicts must be shown by an attack.",
     ),

@@ -173,6 +173,9 @@ def _settings(results: Results) -> list[tuple[str, str]]:
         "defense/",
         "disclosure/damping",
         "disclosure/effective_rank",
+        "disclosure/inside_span",
+        "disclosure/inverse",
+        "disclosure/scope",
         "disclosure/coverage",
         "meta/",
     )

@@ -28,7 +28,7 @@ def notes(results: Results) -> tuple[str, ...]:
         A censor depends on the data and gives no formal guarantee: ε does not exist for this run.
         – : not applicable, not reportable or missing; it never stands for 0.
     """
-    sentences = [*_not_working(results), *_guarantee(results), *_bits(results)]
+    sentences = [*_not_working(results), *_guarantee(results), *_scoring(results), *_bits(results)]
     if any(key.startswith(("attack/lira", "attack/loss")) for key in results):
         sentences.append("An attack that does not beat guessing is not proof of privacy: a stronger one may.")
     sentences.append("– : not applicable, not reportable or missing; it never stands for 0.")
@@ -58,6 +58,23 @@ def _guarantee(results: Results) -> list[str]:
     if defense == "dp_sgd":
         return ["ε covers the released model; it does not cover the ledger, the logs, this report or the tuning."]
     return []
+
+
+def _scoring(results: Results) -> list[str]:
+    sentences = []
+    if text(results, "disclosure/scope") == "universe_proxy":
+        sentences.append(
+            "GNQ is an estimate of the value among all examples of the pool, from each batch: it ranks well and "
+            "overestimates on average, the more the smaller the batches."
+        )
+    if text(results, "disclosure/inverse") == "pinv":
+        inside = number(results, "disclosure/inside_span_mean")
+        share = "" if inside is None else f" (of a squared gradient norm, {inside:.0%} lay inside on average)"
+        sentences.append(
+            "GNQ by pseudo-inverse does not see the part of a gradient outside the span of the others in its batch"
+            f"{share}: an example that shares nothing with them scores 0. It has no bits."
+        )
+    return sentences
 
 
 def _bits(results: Results) -> list[str]:

@@ -11,6 +11,9 @@ from gradient_disclosure.scores.bits import (
 )
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import Damping, GnqResult, gnq_scores, gradient_uniqueness
+from gradient_disclosure.scores.pinv import pseudo_inverse_uniqueness
+from gradient_disclosure.scores.scope import universe_proxy
+from gradient_disclosure.scores.scoring import Scoring
 
 __all__ = [
     "AttackerCeiling",
@@ -18,11 +21,14 @@ __all__ = [
     "GaussianMechanism",
     "GnqResult",
     "Sampling",
+    "Scoring",
     "attacker_ceiling",
     "gaussian_bits",
     "gnq_scores",
     "gradient_uniqueness",
     "paper_bits",
+    "pseudo_inverse_uniqueness",
     "run_cap",
     "step_cap",
+    "universe_proxy",
 ]

@@ -16,7 +16,7 @@ SMALL_LEVERAGE = 1e-3
 
 @dataclass(frozen=True)
 class Damping:
-    """The λ of the definition, in units of the batch Gram.
+    """The λ of the definition, in units of the sum that it is added to: that of the batch, or of another scope.
 
     Attributes:
         value: λ itself, or α.
@@ -54,16 +54,24 @@ class GnqResult:
 
     Attributes:
         scores: (B,) float64, GNQ_j ≥ 0.
-        leverage: (B,) float64, h_j = 1 − λ M_jj in [0, 1); their sum is the effective rank of the batch.
+        leverage: (B,) float64, h_j = 1 − λ M_jj in [0, 1), λ in units of the batch; their sum is the effective rank of
+            the batch. By pseudo-inverse their limits at λ → 0; the sum is then the rank.
         squared_norms: (B,) float64, K_jj. As λ → ∞, GNQ → K_jj/λ, so a score says more than the norm only if λ is not
             large against it.
-        damping: the λ used.
+        damping: the λ used, in units of the scope; 0 by pseudo-inverse.
+        scope: a key of ``SCOPES``: what the definition's sum runs over.
+        inverse: a key of ``INVERSES``: how the sum was inverted.
+        inside_span: (B,) float64 in [0, 1], by pseudo-inverse only: the part of ‖g_j‖² inside the span of the other
+            gradients. The score does not see the rest.
     """
 
     scores: Tensor
     leverage: Tensor
     squared_norms: Tensor
     damping: float
+    scope: str = "batch"
+    inverse: str = "damped"
+    inside_span: Tensor | None = None
 
     @property
     def relative_damping(self) -> float:
@@ -127,10 +135,7 @@ def gradient_uniqueness(gram: Tensor, damping: float) -> GnqResult:
     """
     if not 0.0 < damping < float("inf"):
         raise ValueError(f"damping must be positive and finite, got {damping}")
-    if gram.dim() != 2 or gram.shape[0] != gram.shape[1]:
-        raise ValueError(f"the Gram matrix must be square, got shape {tuple(gram.shape)}")
-    gram = gram.detach().double()
-    refuse_non_finite(gram)
+    gram = checked_gram(gram)
     identity = torch.eye(gram.shape[0], dtype=torch.float64, device=gram.device)
     factor, failed = torch.linalg.cholesky_ex(gram + damping * identity)
     if failed.item():
@@ -148,6 +153,20 @@ def gradient_uniqueness(gram: Tensor, damping: float) -> GnqResult:
     small = (leverage / scaled).clamp(min=0.0)
     scores = torch.where(leverage < SMALL_LEVERAGE, small, direct)
     return GnqResult(scores, leverage.clamp(min=0.0), gram.diagonal().clone(), damping)
+
+
+def checked_gram(gram: Tensor) -> Tensor:
+    """The Gram matrix in float64, detached.
+
+    Raises:
+        NonFiniteGradientError: NaN or infinity; the rows are named.
+        ValueError: not a square matrix.
+    """
+    if gram.dim() != 2 or gram.shape[0] != gram.shape[1]:
+        raise ValueError(f"the Gram matrix must be square, got shape {tuple(gram.shape)}")
+    gram = gram.detach().double()
+    refuse_non_finite(gram)
+    return gram
 
 
 def refuse_non_finite(gram: Tensor) -> None:

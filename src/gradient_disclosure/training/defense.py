@@ -15,6 +15,7 @@ from gradient_disclosure.callbacks.gradient_uniqueness import GradientUniqueness
 from gradient_disclosure.defenses.gnq_censor import Censor
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import Damping
+from gradient_disclosure.scores.scoring import Scoring
 from gradient_disclosure.training.batches import BatchPlan
 
 
@@ -25,10 +26,22 @@ class AuditSettings:
     Attributes:
         damping: λ, see :class:`GradientUniqueness`.
         membership_prior: q.
+        scope: what the sum runs over, see :class:`Scoring`.
+        inverse: how the sum is inverted, see :class:`Scoring`.
     """
 
     damping: Damping = field(default_factory=lambda: Damping(1e-2))
     membership_prior: float = 0.5
+    scope: str = "batch"
+    inverse: str = "damped"
+
+    def __post_init__(self) -> None:
+        _ = self.scoring  # refuses an unknown name
+
+    @property
+    def scoring(self) -> Scoring:
+        """How a batch is scored."""
+        return Scoring(self.damping, self.scope, self.inverse)
 
     def callback(
         self, pool_size: int, *, censor: Censor | None = None, mechanism: MechanismSource | None = None
@@ -41,6 +54,8 @@ class AuditSettings:
             known_ids=pool_size,
             censor=censor,
             mechanism=None if mechanism is None else mechanism.mechanism,
+            scope=self.scope,
+            inverse=self.inverse,
         )
 
 

@@ -1,0 +1,143 @@
+"""Values that are the same for every example: parameters, and what is computed from parameters alone.
+
+Where such a value meets the data its gradient can be had per example, before autograd adds the examples up. From there
+it is carried back to the parameters, one recorded operation after the other, for all examples at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from gradient_disclosure.gram.terms import Dense, Lookup, Term
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One call of a torch function.
+
+    Attributes:
+        function: what was called.
+        args: positional arguments, with the tensors it was called with.
+        kwargs: keyword arguments.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self, replaced: dict[int, Tensor]) -> Any:
+        """Call it again, with other tensors in place of some (by ``id``), all others detached."""
+
+        def value(tensor: Tensor) -> Tensor:
+            found = replaced.get(id(tensor))
+            return tensor.detach() if found is None else found
+
+        args, kwargs = tree_map_only(Tensor, value, (self.args, self.kwargs))
+        return self.function(*args, **kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedValue:
+    """A parameter, or a tensor computed from parameters and constants.
+
+    Attributes:
+        tensor: its value in the running forward pass.
+        parameter: the parameter itself; None for a computed value.
+        operation: what computed it; None for a parameter.
+        position: which of the operation's output tensors it is.
+        inputs: the shared values it was computed from.
+    """
+
+    tensor: Tensor
+    parameter: nn.Parameter | None = None
+    operation: Operation | None = None
+    position: int = 0
+    inputs: tuple[SharedValue, ...] = ()
+
+    def parameters(self) -> dict[int, nn.Parameter]:
+        """The parameters it depends on, by ``id``."""
+        if self.parameter is not None:
+            return {id(self.parameter): self.parameter}
+        found: dict[int, nn.Parameter] = {}
+        for value in self.inputs:
+            found.update(value.parameters())
+        return found
+
+
+def pull_back(value: SharedValue, gradients: Tensor) -> Iterator[tuple[nn.Parameter, Term]]:
+    """Per-example gradients of the parameters behind a shared value.
+
+    Args:
+        value: the shared value.
+        gradients: (B, *value.shape), each example's gradient of it.
+
+    Yields:
+        (parameter, term); a parameter that is reached in several ways comes several times, its terms add.
+    """
+    if value.parameter is not None:
+        shape = tuple(value.parameter.shape)
+        yield value.parameter, Dense(gradients.reshape(gradients.shape[0], -1), shape)
+        return
+    assert value.operation is not None
+    looked_up = _lookup(value, gradients)
+    if looked_up is not None:
+        yield looked_up
+        return
+    for one, gradient in zip(value.inputs, _operation_vjp(value, gradients), strict=True):
+        yield from pull_back(one, gradient)
+
+
+def rows_as_gradients(rows: Tensor) -> Tensor:
+    """(B, ...) → (B, B, ...): example i's gradient of a value that holds one row for each example is its row i alone."""
+    batch = rows.shape[0]
+    spread = rows.new_zeros(batch, *rows.shape)
+    index = torch.arange(batch, device=rows.device)
+    spread[index, index] = rows
+    return spread
+
+
+def _operation_vjp(value: SharedValue, gradients: Tensor) -> Sequence[Tensor]:
+    operation = value.operation
+    assert operation is not None
+    ids = [id(one.tensor) for one in value.inputs]
+
+    def forward(*values: Tensor) -> Tensor:
+        output = operation.run(dict(zip(ids, values, strict=True)))
+        leaf = tensors_of(output)[value.position]
+        return leaf
+
+    _, vjp = torch.func.vjp(forward, *(one.tensor.detach() for one in value.inputs))
+    found: Sequence[Tensor] = torch.func.vmap(vjp)(gradients.to(value.tensor.dtype))
+    return found
+
+
+def _lookup(value: SharedValue, gradients: Tensor) -> tuple[nn.Parameter, Term] | None:
+    """The table of an embedding that was called on ids without a batch axis (positions): never spread over the table."""
+    operation = value.operation
+    assert operation is not None
+    if operation.function is not torch.nn.functional.embedding or len(value.inputs) != 1:
+        return None
+    table = value.inputs[0].parameter
+    names = ("input", "weight", "padding_idx")
+    given = dict(zip(names, operation.args, strict=False)) | operation.kwargs
+    if table is None or given["weight"] is not table:
+        return None
+    ids = given["input"].flatten()
+    padding = given.get("padding_idx")
+    if padding is not None:
+        ids = ids.masked_fill(ids == (padding % table.shape[0]), -1)
+    batch = gradients.shape[0]
+    return table, Lookup(ids.expand(batch, -1), gradients.reshape(batch, ids.numel(), -1), tuple(table.shape))
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors in a nested structure, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

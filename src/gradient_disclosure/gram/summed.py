@@ -1,0 +1,185 @@
+"""What every form of per-example gradients offers, and the sum of several forms."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 2_000_000
+"""Entries of a block of per-example gradients; 8 MB in float32 was the fastest size measured (spec, Cost)."""
+
+CACHE_ELEMENTS = 131_072
+"""Entries converted to float64 at a time on a CPU; 1 MB, so that they are multiplied while still in its cache."""
+
+
+class Term(ABC):
+    """Per-example gradients of one parameter, B of them, in some form that need not hold them entry by entry.
+
+    A parameter of shape ``(s, *rest)`` is viewed as a matrix of s rows, one without axes as a single row.
+
+    Attributes:
+        shape: shape of the parameter.
+    """
+
+    shape: tuple[int, ...]
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """Number of examples B."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the parameter as a matrix."""
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def row_size(self) -> int:
+        """Entries of one row R."""
+        return math.prod(self.shape[1:])
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Tensor:
+        """The gradients of the parameter's rows from ``start`` to before ``stop``: new, (B, stop − start, R)."""
+
+    def add_rows(self, total: Tensor, start: int, stop: int) -> Tensor:
+        """``total`` plus these rows; ``total`` may be changed on the way."""
+        return total + self.rows(start, stop)
+
+    @abstractmethod
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """``Σ_i w_i G_i`` in the parameter's shape and the gradients' precision, for ``weights`` (B,).
+
+        Examples of weight 0 are left out, not multiplied by 0: their gradient may be NaN.
+        """
+
+    @abstractmethod
+    def scaled(self, factors: Tensor) -> Term:
+        """The same with each example's gradient multiplied by its factor, for ``factors`` (B,)."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Single, ...]:
+        """The single forms whose sum this is."""
+
+    def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
+        """Inner products ``<G_i, G_j>``, (B, B) float64, at most about ``chunk_elements`` entries formed at a time."""
+        return self._gram_by_blocks(chunk_elements)
+
+    def per_example(self) -> Tensor:
+        """The gradients themselves, (B, P) for a parameter of P entries."""
+        return self.rows(0, self.n_rows).flatten(1)
+
+    def _gram_by_blocks(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
+        """Gram of the gradients themselves, one block of rows formed at a time."""
+        size = max(1, chunk_elements // max(1, self.batch_size * self.row_size))
+        gram: Tensor | None = None
+        for start in range(0, max(1, self.n_rows), size):
+            block = self.rows(start, min(start + size, self.n_rows)).flatten(1)
+            if gram is None:
+                gram = block.new_zeros((self.batch_size, self.batch_size), dtype=torch.float64)
+            add_products(gram, block, block, chunk_elements)
+        assert gram is not None
+        return gram
+
+
+class Single(Term):
+    """One form, not a sum of several."""
+
+    @property
+    def parts(self) -> tuple[Single, ...]:
+        """The term itself."""
+        return (self,)
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for two terms of one parameter exactly if ``plus`` and ``then`` can join them."""
+        return type(self)
+
+    @abstractmethod
+    def plus(self, others: Sequence[Self]) -> Self:
+        """The sum with other uses of the parameter by the same examples."""
+
+    @abstractmethod
+    def then(self, others: Sequence[Self]) -> Self:
+        """These examples and after them those of the others."""
+
+    @abstractmethod
+    def nothing(self, batch_size: int) -> Self:
+        """Gradients of zero in this form, for ``batch_size`` examples."""
+
+
+@dataclass(frozen=True)
+class Summed(Term):
+    """Sum of uses of one parameter that have different forms, such as a tied head and embedding.
+
+    Rows are formed by each use and added before any product, so that cross terms between the uses are exact.
+
+    Attributes:
+        terms: the uses, all of one batch and one parameter.
+    """
+
+    terms: tuple[Term, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Shape of the parameter."""
+        return self.terms[0].shape
+
+    @property
+    def batch_size(self) -> int:
+        """Number of examples B."""
+        return self.terms[0].batch_size
+
+    @property
+    def parts(self) -> tuple[Single, ...]:
+        """The single forms of all uses."""
+        return tuple(part for term in self.terms for part in term.parts)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """The sum of the uses' rows, (B, stop − start, R)."""
+        total = self.terms[0].rows(start, stop)
+        for term in self.terms[1:]:
+            total = term.add_rows(total, start, stop)
+        return total
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum of the uses' weighted sums, in the parameter's shape."""
+        return torch.stack([term.weighted_sum(weights) for term in self.terms]).sum(dim=0)
+
+    def scaled(self, factors: Tensor) -> Summed:
+        """Every use with each example's gradient multiplied by its factor."""
+        return Summed(tuple(term.scaled(factors) for term in self.terms))
+
+
+def add_products(total: Tensor, left: Tensor, right: Tensor, chunk_elements: int) -> None:
+    """Add ``left @ rightᵀ`` to ``total`` (float64), the columns converted to float64 a few at a time.
+
+    Products of float32 numbers are exact in float64, so that only the sum is rounded.
+    """
+    entries = min(chunk_elements, CACHE_ELEMENTS) if total.device.type == "cpu" else chunk_elements
+    height = max(1, left.shape[0], right.shape[0])
+    width = max(entries // height, height)  # narrower, reading and writing ``total`` would cost the most
+    for start in range(0, left.shape[1], width):
+        x = left[:, start : start + width].double()
+        y = x if right is left else right[:, start : start + width].double()
+        total.addmm_(x, y.T)
+
+
+def non_zero(weights: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of the weights that are not 0, and these weights, on the device and in the precision of ``like``."""
+    weights = weights.to(device=like.device, dtype=like.dtype)
+    chosen = weights.nonzero().squeeze(1)
+    return chosen, weights[chosen]
+
+
+def of_each_example(factors: Tensor, values: Tensor) -> Tensor:
+    """``values`` (B, ...) with each example multiplied by its factor, in the precision of ``values``."""
+    factors = factors.to(device=values.device, dtype=values.dtype)
+    return values * factors.reshape(-1, *[1] * (values.dim() - 1))

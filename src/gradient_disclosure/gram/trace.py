@@ -1,0 +1,138 @@
+"""Follows parameters through the forward pass to the operations where they meet the data.
+
+A layer that is registered is observed at its boundary. Everything else, a bare parameter, a weight used behind the back of
+the layer that owns it, a table looked up once for the whole batch, is followed here, operation by operation, by a
+``TorchFunctionMode`` that lives as long as the context and calls every function unchanged. (Two exceptions, with bitwise
+the same result: an operand that an elementwise operation would broadcast over the examples is expanded before it, so that
+its gradient can be had before autograd adds the examples up.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradient_disclosure.gram.kinds import TensorKinds
+from gradient_disclosure.gram.meetings import Meeting, broadcast_meeting, generic_meeting, product_meeting
+from gradient_disclosure.gram.outputs import told_apart
+from gradient_disclosure.gram.shared import Operation, SharedValue, tensors_of
+
+NOTHING_RANDOM = frozenset({"__get__", "size", "dim", "numel", "is_floating_point", "expand", "view", "__getitem__"})
+
+
+class Observer(Protocol):
+    """What the trace reports to."""
+
+    batch_size_so_far: int | None
+
+    def met(self, meeting: Meeting) -> None:
+        """Shared values met the data; the gradient will arrive at ``meeting.watched``."""
+
+    def lost(self, values: list[SharedValue], reason: str) -> None:
+        """Shared values were used in a way that cannot be resolved at this operation."""
+
+    def admits(self, values: list[SharedValue]) -> bool:
+        """Whether an operation counts: not if checkpointing merely runs it again."""
+
+
+class ParameterTrace(TorchFunctionMode):
+    """Reports every meeting of shared values with data to an observer.
+
+    Args:
+        kinds: knows what each tensor is.
+        observer: is told of the meetings.
+    """
+
+    def __init__(self, kinds: TensorKinds, observer: Observer) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self._observer = observer
+        self.paused = 0
+        """Positive while a registered layer runs, which is observed at its boundary, or while something is run again."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.backward:
+            with self:  # so that what reentrant checkpointing runs again during the backward pass is followed
+                return _backward(*args, **kwargs)
+        if self.paused:
+            return func(*args, **kwargs)
+        tensors = tensors_of((args, kwargs)) if len(args) != 1 or kwargs else tensors_of(args[0])
+        values = [value for tensor in tensors if (value := self.kinds.shared(tensor)) is not None]
+        if values:
+            return self._with_shared(Operation(func, args, kwargs), tensors, values)
+        output = func(*args, **kwargs)
+        if isinstance(output, Tensor | tuple | list):
+            self._classify(func, tensors, output)
+        return output
+
+    def _classify(self, func: Callable[..., Any], tensors: list[Tensor], output: Any) -> None:
+        data = [tensor for tensor in tensors if self.kinds.is_data(tensor)]
+        if data:
+            self.kinds.follow_rows(func.__name__, data, output, self._observer.batch_size_so_far)
+        else:
+            for tensor in tensors_of(output):
+                self.kinds.add_constant(tensor)
+
+    def _with_shared(self, operation: Operation, tensors: list[Tensor], values: list[SharedValue]) -> Any:
+        data = [tensor for tensor in tensors if self.kinds.is_data(tensor)]
+        name = getattr(operation.function, "__name__", "")
+        in_place = name.endswith("_") and not name.endswith("__")
+        if in_place and self.kinds.shared(tensors[0]) is not None:
+            self._observer.lost(values, f"'{name}' changes it in place")
+            return operation.function(*operation.args, **operation.kwargs)
+        if not data:
+            return self._chain(operation, values)
+        if self._observer.batch_size_so_far == 0:
+            return operation.function(*operation.args, **operation.kwargs)
+        return self._meeting(operation, name, values, data)
+
+    def _chain(self, operation: Operation, values: list[SharedValue]) -> Any:
+        name = operation.function.__name__
+        before = None if name in NOTHING_RANDOM else torch.get_rng_state()
+        output = operation.function(*operation.args, **operation.kwargs)
+        if isinstance(output, Tensor | tuple | list):
+            if before is not None and not torch.equal(before, torch.get_rng_state()):
+                self._observer.lost(values, f"'{name}' draws random numbers for it")
+            self.kinds.add_shared(operation, values, output)
+        return output
+
+    def _meeting(self, operation: Operation, name: str, values: list[SharedValue], data: list[Tensor]) -> Any:
+        batch_size = self._observer.batch_size_so_far
+        admitted = self._observer.admits(values)
+        broadcast = broadcast_meeting(operation, name, values, data, self.kinds, batch_size)
+        if broadcast is not None:  # also where a checkpoint only runs it again: it compares the tensors that are saved
+            operation = broadcast.operation
+        output = operation.function(*operation.args, **operation.kwargs)
+        output = told_apart(output)
+        outputs = tensors_of(output)
+        if admitted and any(tensor.requires_grad for tensor in outputs):
+            found = (
+                broadcast
+                or product_meeting(operation, name, values, data, outputs[0], self.kinds, batch_size)
+                or generic_meeting(operation, values, data, outputs, self.kinds, batch_size)
+            )
+            if isinstance(found, str):
+                self._observer.lost(values, found)
+            else:
+                self._observer.met(replace(found, outputs=tuple(outputs)))
+        self.kinds.follow_rows(name, data, output, batch_size)
+        return output
+
+
+def _backward(
+    tensor: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """What ``Tensor.backward`` does."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)

@@ -1,0 +1,86 @@
+"""A use of parameters that waits for its gradients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import register_multi_grad_hook
+
+from gradient_disclosure.gram.account import ParameterAccount
+from gradient_disclosure.gram.terms import Term
+
+AccountTerms = Iterator[tuple[int, Term]]
+"""(id of a parameter, term)."""
+
+
+class OpenUse:
+    """One use of some parameters, from its forward pass until its gradients arrive.
+
+    Args:
+        accounts: the parameters' accounts by ``id`` of the parameter.
+        way: how the per-example gradients are found, for the coverage report.
+        resolve: gradients of the watched tensors → terms; called during the backward pass.
+        alive: whether the context is still open.
+    """
+
+    def __init__(
+        self,
+        accounts: dict[int, ParameterAccount],
+        way: str,
+        resolve: Callable[[Sequence[Tensor | None]], AccountTerms],
+        alive: Callable[[], bool],
+    ) -> None:
+        self._accounts = dict(accounts)
+        self._way = way
+        self._resolve = resolve
+        self._alive = alive
+        for account in accounts.values():
+            account.expect()
+
+    def cancel(self, parameters: set[int]) -> None:
+        """Leave some parameters to another way of finding their gradients."""
+        for key in parameters & self._accounts.keys():
+            self._accounts.pop(key).finish_use()
+
+    def watch(self, tensors: Sequence[Tensor]) -> None:
+        """Wait for the gradients of these tensors."""
+        hookable = [_hookable(tensor) for tensor in tensors]
+        shapes = [tensor.shape for tensor in tensors]
+
+        def arrived(gradients: Sequence[Tensor | None]) -> None:
+            shaped = [None if g is None else g.detach().reshape(s) for g, s in zip(gradients, shapes, strict=True)]
+            self._arrived(shaped)
+
+        if len(hookable) == 1:
+            hookable[0].register_hook(lambda gradient: arrived([gradient]))
+        elif hookable:
+            register_multi_grad_hook(hookable, arrived)
+
+    def _arrived(self, gradients: Sequence[Tensor | None]) -> None:
+        first = next((gradient for gradient in gradients if gradient is not None), None)
+        if not self._alive() or first is None or not self._accounts:
+            return
+        start = time.perf_counter()
+        for key, term in self._resolve(gradients):
+            now = time.perf_counter()
+            if key in self._accounts:
+                self._accounts[key].add(term, first.dtype, self._way, now - start)
+            start = now
+        for account in self._accounts.values():
+            account.finish_use()
+
+
+def _hookable(output: Tensor) -> Any:
+    """The tensor whose gradient hook survives an in-place operation on ``output``.
+
+    Some layers return a view of the whole of a tensor of their own (a linear layer on sequences). An in-place
+    activation then rewrites the view's history, and a hook on it is lost; one on the base is not.
+    """
+    base = output._base
+    if base is None or base.grad_fn is None or base.numel() != output.numel():
+        return output
+    same_order = base.is_contiguous() and output.is_contiguous()
+    return base if same_order else output
