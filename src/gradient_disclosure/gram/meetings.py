@@ -34,6 +34,7 @@ class Meeting:
         watched: tensors whose gradients are needed.
         resolve: gradients of ``watched`` → terms of the parameters behind the values.
         way: how, for the coverage report.
+        watches_operands: ``watched`` are operands made for this operation alone, not its outputs.
         outputs: what the operation returned.
     """
 
@@ -42,6 +43,7 @@ class Meeting:
     watched: tuple[Tensor, ...]
     resolve: Callable[[Sequence[Tensor | None]], ParameterTerms]
     way: str
+    watches_operands: bool = False
     outputs: tuple[Tensor, ...] = ()
 
 
@@ -75,7 +77,8 @@ def broadcast_meeting(
 
     args, kwargs = tree_map_only(Tensor, lambda t: expanded.get(id(t), t), (operation.args, operation.kwargs))
     substitute = replace(operation, args=args, kwargs=kwargs)
-    return Meeting(substitute, tuple(values), tuple(expanded.values()), resolve, f"expanded before {name}")
+    watched = tuple(expanded.values())
+    return Meeting(substitute, tuple(values), watched, resolve, f"expanded before '{name}'", watches_operands=True)
 
 
 def _operand_shapes(operation: Operation, name: str, values: list[SharedValue]) -> dict[int, tuple[int, ...]] | None:

@@ -19,7 +19,8 @@ def mixes_examples(outputs: Sequence[Tensor], sources: Sequence[Tensor], batch_s
         batch_size: B.
 
     Returns:
-        True if they do. Nothing can be said, and False is returned, for B < 2 or if no tensor qualifies.
+        True if they do. Nothing can be said, and False is returned, for B < 2, if no tensor qualifies, or if the graph
+        cannot be run backwards before the real backward pass (reentrant checkpointing).
 
     Example:
         >>> import torch
@@ -34,7 +35,10 @@ def mixes_examples(outputs: Sequence[Tensor], sources: Sequence[Tensor], batch_s
     if not ends or not starts:
         return False
     half = batch_size // 2
-    return any(_crosses(ends, starts, batch_size, kept) for kept in (slice(0, half), slice(half, None)))
+    try:
+        return any(_crosses(ends, starts, batch_size, kept) for kept in (slice(0, half), slice(half, None)))
+    except RuntimeError:
+        return False
 
 
 def _crosses(ends: list[Tensor], starts: list[Tensor], batch_size: int, kept: slice) -> bool:

@@ -41,6 +41,7 @@ class Frame:
         lost: parameters whose use inside it could not be resolved, with the reason.
         own_meetings: parameters met data in its own forward.
         checkpointed: a part of it runs under gradient checkpointing.
+        switched_on: the trace was switched on for this module (a checkpoint that is run again).
         sources: what a check for mixed examples starts from: outputs of its layers and of its own meetings.
     """
 
@@ -53,6 +54,7 @@ class Frame:
     lost: dict[int, str] = field(default_factory=dict)
     own_meetings: bool = False
     checkpointed: bool = False
+    switched_on: bool = False
     sources: list[Tensor] = field(default_factory=list)
 
 
@@ -243,6 +245,9 @@ class PassObserver:
             self._propose_batch_size(name, args, kwargs)
             frame = Frame(name, module, versions=_versions(args, kwargs), checkpointed=_is_checkpointed())
             frame.sources = [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad]
+            if not _in_first_forward() and torch.is_grad_enabled() and not self._trace.is_on():
+                self._trace.__enter__()
+                frame.switched_on = True
             self._frames.append(frame)
 
         return enter
@@ -251,6 +256,8 @@ class PassObserver:
         frame = self._pop(module)
         if frame is None:
             return output
+        if frame.switched_on:
+            self._trace.__exit__(None, None, None)
         outer = self._frames[-1] if self._frames else None
         if outer is not None:
             outer.uses += frame.uses
@@ -358,7 +365,7 @@ class PassObserver:
                     yield id(parameter), term
 
         use = OpenUse(accounts, meeting.way, resolve, self._is_live)
-        use.watch(meeting.watched)
+        use.watch(meeting.watched, may_change=not meeting.watches_operands)
         self._settled = True
         self._remember(use, meeting.outputs)
         if self._frames:

@@ -13,14 +13,14 @@ from gradient_disclosure.gram.shared import tensors_of
 def told_apart(output: Any) -> Any:
     """Where one output was computed from another (an LSTM cell's h from its c), give each a gradient of its own.
 
-    The gradient of such a tensor holds what comes back through the other output too. That of a view of it is what its
-    users send back alone.
+    The gradient of such a tensor holds what comes back through the other output too. That of a copy is what its users
+    send back alone.
 
     Args:
         output: any nested structure.
 
     Returns:
-        The same structure; its tensors are replaced by views only where one depends on another.
+        The same structure; its tensors are replaced by copies only where one depends on another.
 
     Example:
         >>> import torch
@@ -33,7 +33,7 @@ def told_apart(output: Any) -> Any:
     tensors = [tensor for tensor in tensors_of(output) if tensor.grad_fn is not None]
     if len(tensors) < 2 or not _related(tensors):
         return output
-    return tree_map_only(Tensor, lambda t: t.view_as(t) if t.requires_grad else t, output)
+    return tree_map_only(Tensor, lambda t: t.clone() if t.requires_grad else t, output)
 
 
 def _related(tensors: list[Tensor]) -> bool:

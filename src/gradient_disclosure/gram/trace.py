@@ -55,13 +55,14 @@ class ParameterTrace(TorchFunctionMode):
         self.paused = 0
         """Positive while a registered layer runs, which is observed at its boundary, or while something is run again."""
 
+    def is_on(self) -> bool:
+        """Whether it follows what runs in this thread; within a backward pass it does not."""
+        return any(mode is self for mode in torch.overrides._get_current_function_mode_stack())
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.Tensor.backward:
-            with self:  # so that what reentrant checkpointing runs again during the backward pass is followed
-                return _backward(*args, **kwargs)
         if self.paused:
             return func(*args, **kwargs)
         tensors = tensors_of((args, kwargs)) if len(args) != 1 or kwargs else tensors_of(args[0])
@@ -126,13 +127,3 @@ class ParameterTrace(TorchFunctionMode):
         self.kinds.follow_rows(name, data, output, batch_size)
         return output
 
-
-def _backward(
-    tensor: Tensor,
-    gradient: Tensor | None = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> None:
-    """What ``Tensor.backward`` does."""
-    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)

@@ -45,9 +45,9 @@ class OpenUse:
         for key in parameters & self._accounts.keys():
             self._accounts.pop(key).finish_use()
 
-    def watch(self, tensors: Sequence[Tensor]) -> None:
-        """Wait for the gradients of these tensors."""
-        hookable = [_hookable(tensor) for tensor in tensors]
+    def watch(self, tensors: Sequence[Tensor], *, may_change: bool = True) -> None:
+        """Wait for the gradients of these tensors; ``may_change``: others may change them in place."""
+        hookable = [_hookable(tensor) if may_change else tensor for tensor in tensors]
         shapes = [tensor.shape for tensor in tensors]
 
         def arrived(gradients: Sequence[Tensor | None]) -> None:
