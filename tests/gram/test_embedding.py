@@ -72,7 +72,10 @@ def test_embedding(
 def test_embedding_takes_int32_ids() -> None:
     module = nn.Embedding(5, 2, dtype=torch.float64)
     ids = torch.tensor([[4, 0, 4], [1, 4, 3]], dtype=torch.int32)
-    assert_term(terms_of_embedding(module, ids)["weight"], one_by_one(module, ((one[None],) for one in ids)))
+    term = terms_of_embedding(module, ids)["weight"]
+    assert_term(term, one_by_one(module, ((one[None],) for one in ids)))
+    assert isinstance(term, Lookup)
+    assert term.ids.dtype == torch.int64
 
 
 def test_embedding_with_max_norm() -> None:

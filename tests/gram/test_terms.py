@@ -219,6 +219,12 @@ def test_micro_batches_of_any_forms_form_one_batch(micro: list[tuple[list[str], 
     assert_has_gradients(joined, torch.cat(gradients))
 
 
+def test_shorter_sequences_are_padded_with_no_id() -> None:
+    joined = concatenate([lookup(1, 1, (4, 3)).term, lookup(1, 3, (4, 3)).term])
+    assert isinstance(joined, Lookup)
+    assert joined.ids[0, 1:].tolist() == [-1, -1]
+
+
 def test_a_sum_made_by_hand_is_joined_too() -> None:
     torch.manual_seed(0)
     uses = [dense(2, 0, (4, 3)), lookup(2, 3, (4, 3)), dense(2, 0, (4, 3))]

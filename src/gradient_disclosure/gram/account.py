@@ -26,8 +26,8 @@ class ParameterAccount:
         parameter: the parameter.
         keep_terms: keep the uses after they entered the Gram.
         verify: compare the sum over the examples with the gradient autograd computed.
-        one_pass: the uses of one forward and backward pass are all there is, so that the parameter may enter the Gram as
-            soon as the last open one is known.
+        one_pass: the uses of one forward and backward pass are all there is, so that the parameter may enter the Gram
+            as soon as the last open one is known.
     """
 
     def __init__(

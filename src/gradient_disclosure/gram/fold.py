@@ -29,11 +29,11 @@ def folded(term: Term, rows: int) -> Term:
 
 def _folded(part: Term, rows: int) -> Term:
     def side_by_side(tensor: Tensor) -> Tensor:
-        return tensor.unflatten(0, (-1, rows)).flatten(1, 2)
+        return tensor.reshape(tensor.shape[0] // rows, rows * tensor.shape[1], *tensor.shape[2:])
 
     if isinstance(part, OuterProduct):
         return replace(part, a=side_by_side(part.a), e=side_by_side(part.e))
     if isinstance(part, Lookup):
         return replace(part, ids=side_by_side(part.ids), e=side_by_side(part.e))
     assert isinstance(part, Dense)
-    return replace(part, g=part.g.unflatten(0, (-1, rows)).sum(dim=1))
+    return replace(part, g=part.g.reshape(-1, rows, part.g.shape[1]).sum(dim=1))

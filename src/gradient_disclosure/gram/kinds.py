@@ -52,7 +52,7 @@ class TensorKinds:
         return known is None or known() is not tensor
 
     def rows_per_example(self, tensor: Tensor, batch_size: int | None) -> int | None:
-        """k where axis 0 holds k consecutive rows of each example, None where it is not known to."""
+        """K where axis 0 holds k consecutive rows of each example, None where it is not known to."""
         if tensor.dim() == 0 or batch_size is None:
             return None
         if tensor.shape[0] == batch_size:

@@ -49,13 +49,14 @@ def _crosses(ends: list[Tensor], starts: list[Tensor], batch_size: int, kept: sl
         cotangent = torch.zeros_like(end)
         cotangent[kept] = uneven.reshape(end.shape)[kept].to(end.dtype)
         cotangents.append(cotangent)
-    found = torch.autograd.grad(ends, starts, cotangents, retain_graph=True, allow_unused=True)
-    for gradient in found:
-        if gradient is None:
-            continue
-        size = gradient.abs().nan_to_num(0.0).unflatten(0, (batch_size, -1))
-        largest = float(size.max())
-        size[kept] = 0.0
-        if float(size.max()) > LARGEST_ROUNDING * largest:
-            return True
-    return False
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        ends, starts, cotangents, retain_graph=True, allow_unused=True
+    )
+    return any(_goes_beyond(gradient, batch_size, kept) for gradient in found if gradient is not None)
+
+
+def _goes_beyond(gradient: Tensor, batch_size: int, kept: slice) -> bool:
+    size = gradient.abs().nan_to_num(0.0).reshape(batch_size, -1)
+    largest = float(size.max())
+    size[kept] = 0.0
+    return float(size.max()) > LARGEST_ROUNDING * largest

@@ -26,6 +26,8 @@ from gradient_disclosure.gram.terms import Term
 from gradient_disclosure.gram.trace import ParameterTrace
 from gradient_disclosure.gram.uses import OpenUse
 
+PLAIN = (Tensor, int, float, bool, str, bytes, complex, torch.dtype, torch.device, slice)
+
 
 @dataclass(eq=False)
 class Frame:
@@ -201,9 +203,7 @@ class PassObserver:
         def resolve(gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Term]]:
             if [tensor._version for tensor in inputs] != versions:
                 raise IncompleteGramError(f"the input of '{name}' was changed in place before the backward pass")
-            call = LayerCall(
-                layer, args, kwargs, tuple(gradients), state, batch_size * rows, name in self._time_first
-            )
+            call = LayerCall(layer, args, kwargs, tuple(gradients), state, batch_size * rows, name in self._time_first)
             with self._quiet(), _naming(name):
                 for local, term in terms(call):
                     yield id(layer.get_parameter(local)), folded(term, rows)
@@ -400,7 +400,9 @@ class PassObserver:
         return {id(p): self._accounts[id(p)] for p in layer.parameters() if id(p) in self._accounts}
 
     def _pop(self, module: nn.Module) -> Frame | None:
-        if self._trace.paused and not (self._frames and self._frames[-1].observed and self._frames[-1].module is module):
+        if self._trace.paused and not (
+            self._frames and self._frames[-1].observed and self._frames[-1].module is module
+        ):
             return None
         while self._frames:
             frame = self._frames.pop()
@@ -454,8 +456,7 @@ def _versions(args: Any, kwargs: Any) -> tuple[int, ...]:
 
 def _is_plain(tree: Any) -> bool:
     """Whether a call's arguments are values, which running the call again cannot change."""
-    plain = Tensor | int | float | bool | str | bytes | complex | torch.dtype | torch.device | slice | type(None)
-    return all(isinstance(leaf, plain) for leaf in tree_leaves(tree))
+    return all(leaf is None or isinstance(leaf, PLAIN) for leaf in tree_leaves(tree))
 
 
 def _is_checkpointed() -> bool:

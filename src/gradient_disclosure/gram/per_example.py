@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gradient_disclosure.gram.shared import tensors_of
 
-
 LARGEST_DIFFERENCE = 1e-4
 """Of the largest output. Rounding is smaller (but for reduced precision), what mixing examples changes is larger."""
 
@@ -65,7 +64,7 @@ class Arguments:
 def split_examples(tensor: Tensor, axis: int, batch_size: int) -> Tensor:
     """(..., k·B, ...) → (B, ..., k, ...)."""
     k = tensor.shape[axis] // batch_size
-    return tensor.unflatten(axis, (batch_size, k)).movedim(axis, 0)
+    return tensor.reshape(*tensor.shape[:axis], batch_size, k, *tensor.shape[axis + 1 :]).movedim(axis, 0)
 
 
 Run = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
@@ -129,7 +128,7 @@ def per_example_vjp(
             outputs = tensors_of(run(values, tensors[:count]))
             return tuple(outputs[position] for position in present)
 
-        outputs, vjp = torch.func.vjp(forward, *shared)
+        outputs, vjp = torch.func.vjp(forward, *shared)[:2]
         found: tuple[Tensor, ...] = vjp(tuple(g.to(o.dtype) for g, o in zip(tensors[count:], outputs, strict=True)))
         return found
 

@@ -99,7 +99,8 @@ def call_terms_of(module: nn.Module) -> CallTerms | None:
     for ancestor in type(module).__mro__:
         for key in (ancestor, f"{ancestor.__module__}.{ancestor.__qualname__}"):
             if key in _REGISTERED:
-                return _REGISTERED[key] if type(module).forward is ancestor.forward else None
+                same = getattr(type(module), "forward", None) is getattr(ancestor, "forward", None)
+                return _REGISTERED[key] if same else None
     return None
 
 

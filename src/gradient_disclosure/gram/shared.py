@@ -109,10 +109,9 @@ def _operation_vjp(value: SharedValue, gradients: Tensor) -> Sequence[Tensor]:
 
     def forward(*values: Tensor) -> Tensor:
         output = operation.run(dict(zip(ids, values, strict=True)))
-        leaf = tensors_of(output)[value.position]
-        return leaf
+        return tensors_of(output)[value.position]
 
-    _, vjp = torch.func.vjp(forward, *(one.tensor.detach() for one in value.inputs))
+    vjp = torch.func.vjp(forward, *(one.tensor.detach() for one in value.inputs))[1]
     found: Sequence[Tensor] = torch.func.vmap(vjp)(gradients.to(value.tensor.dtype))
     return found
 

@@ -2,9 +2,9 @@
 
 A layer that is registered is observed at its boundary. Everything else, a bare parameter, a weight used behind the back of
 the layer that owns it, a table looked up once for the whole batch, is followed here, operation by operation, by a
-``TorchFunctionMode`` that lives as long as the context and calls every function unchanged. (Two exceptions, with bitwise
-the same result: an operand that an elementwise operation would broadcast over the examples is expanded before it, so that
-its gradient can be had before autograd adds the examples up.)
+``TorchFunctionMode`` that lives as long as the context and calls every function unchanged. (Two exceptions, with
+bitwise the same result: an operand that a sum would broadcast over the examples is expanded before it, so that its
+gradient can be had before autograd adds the examples up; and an output on which another one depends is copied.)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ParameterTrace(TorchFunctionMode):
         self.kinds = kinds
         self._observer = observer
         self.paused = 0
-        """Positive while a registered layer runs, which is observed at its boundary, or while something is run again."""
+        """Positive while a registered layer runs, observed at its boundary, or while something is run again."""
 
     def is_on(self) -> bool:
         """Whether it follows what runs in this thread; within a backward pass it does not."""
@@ -126,4 +126,3 @@ class ParameterTrace(TorchFunctionMode):
                 self._observer.met(replace(found, outputs=tuple(outputs)))
         self.kinds.follow_rows(name, data, output, batch_size)
         return output
-
