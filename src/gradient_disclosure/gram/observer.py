@@ -166,9 +166,10 @@ class PassObserver:
             output = told_apart(output)
             self._trace.paused -= 1
             accounts = self._accounts_in(layer)
-            if not all([account.admits_use() for account in accounts.values()]):
+            admitted = [account.admits_use() for account in accounts.values()]
+            if not all(admitted):
                 return output
-            outputs = [tensor for tensor in tensors_of(output)]
+            outputs = tensors_of(output)
             if any(tensor.requires_grad for tensor in outputs):
                 assert frame.state is not None
                 rows = self._rows(name, args, kwargs, outputs)
@@ -384,7 +385,8 @@ class PassObserver:
     def admits(self, values: list[SharedValue]) -> bool:
         """Whether an operation counts; not if checkpointing merely runs it again."""
         keys = {key for value in values for key in value.parameters()}
-        return all([self._accounts[key].admits_use() for key in keys])
+        admitted = [self._accounts[key].admits_use() for key in keys]
+        return all(admitted)
 
     # ------------------------------------------------------------------ small things
 
@@ -400,9 +402,8 @@ class PassObserver:
         return {id(p): self._accounts[id(p)] for p in layer.parameters() if id(p) in self._accounts}
 
     def _pop(self, module: nn.Module) -> Frame | None:
-        if self._trace.paused and not (
-            self._frames and self._frames[-1].observed and self._frames[-1].module is module
-        ):
+        last = self._frames[-1] if self._frames else None
+        if self._trace.paused and (last is None or not last.observed or last.module is not module):
             return None
         while self._frames:
             frame = self._frames.pop()

@@ -94,7 +94,7 @@ def pull_back(value: SharedValue, gradients: Tensor) -> Iterator[tuple[nn.Parame
 
 
 def rows_as_gradients(rows: Tensor) -> Tensor:
-    """(B, ...) → (B, B, ...): example i's gradient of a value that holds one row for each example is its row i alone."""
+    """(B, ...) → (B, B, ...): example i's gradient of a value with one row an example is its row i alone."""
     batch = rows.shape[0]
     spread = rows.new_zeros(batch, *rows.shape)
     index = torch.arange(batch, device=rows.device)
@@ -117,7 +117,7 @@ def _operation_vjp(value: SharedValue, gradients: Tensor) -> Sequence[Tensor]:
 
 
 def _lookup(value: SharedValue, gradients: Tensor) -> tuple[nn.Parameter, Term] | None:
-    """The table of an embedding that was called on ids without a batch axis (positions): never spread over the table."""
+    """The table of an embedding called on ids without a batch axis (positions), without spreading over the table."""
     operation = value.operation
     assert operation is not None
     if operation.function is not torch.nn.functional.embedding or len(value.inputs) != 1:

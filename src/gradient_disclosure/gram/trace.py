@@ -1,7 +1,7 @@
 """Follows parameters through the forward pass to the operations where they meet the data.
 
-A layer that is registered is observed at its boundary. Everything else, a bare parameter, a weight used behind the back of
-the layer that owns it, a table looked up once for the whole batch, is followed here, operation by operation, by a
+A layer that is registered is observed at its boundary. Everything else (a bare parameter, a weight used outside the
+layer that owns it, a table looked up once for the whole batch) is followed here, operation by operation, by a
 ``TorchFunctionMode`` that lives as long as the context and calls every function unchanged. (Two exceptions, with
 bitwise the same result: an operand that a sum would broadcast over the examples is expanded before it, so that its
 gradient can be had before autograd adds the examples up; and an output on which another one depends is copied.)
