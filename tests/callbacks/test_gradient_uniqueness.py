@@ -4,15 +4,19 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 
 from gradient_disclosure import Damping, GradientUniqueness
+from gradient_disclosure.callbacks.training_facts import refuse_unsupported_training
+from gradient_disclosure.defenses.gnq_censor import CensorRule, GnqCensor
 from gradient_disclosure.errors import (
     BatchCouplingError,
     DisclosureError,
@@ -156,15 +160,79 @@ def test_bad_ids_are_refused(ids: Any, message: str) -> None:
         fit(ToyModule(), loader(), GradientUniqueness(example_ids=ids, known_ids=20))
 
 
-def test_set_ups_that_would_be_audited_wrongly_are_refused() -> None:
+class NoisyGain(nn.Module):
+    """Its parameter is used through random numbers, which nobody can draw again example by example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * F.dropout(self.gain, 0.5)
+
+
+@pytest.mark.parametrize(("accumulated", "sizes"), [(2, [12, 8]), (3, [18, 2])])
+def test_accumulated_batches_are_one_step(accumulated: int, sizes: list[int]) -> None:
+    """The ledger of accumulated steps is that of the literal definition over all their examples."""
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    module = ToyModule(lambda p: torch.optim.SGD(p, lr=0.0), net=net)
+    audit = GradientUniqueness(0.1, **BY_INDEX, known_ids=20)
+    fit(module, loader(dtype=torch.float64), audit, epochs=1, accumulate_grad_batches=accumulated)
+    x, y, index = examples(dtype=torch.float64)
+    expected = torch.zeros(20, dtype=torch.float64)
+    gradients = per_example_gradients(net, lambda m, i: F.cross_entropy(m(x[i : i + 1]), y[i : i + 1]), 20)
+    for step in torch.split(index, sizes):
+        expected[step] = leave_one_out_gnq(gradients[step], 0.1)
+    torch.testing.assert_close(audit.ledger.totals_of(index, "gnq_total"), expected)
+    assert audit.ledger.n_steps == len(sizes)
+    assert audit.ledger.exposure is not None
+    assert audit.ledger.exposure.sampling.rate == pytest.approx(1 / len(sizes))
+
+
+def test_accumulated_training_is_bitwise_the_same_with_and_without() -> None:
+    def weights(*callbacks: Any) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        module = ToyModule()
+        fit(module, loader(shuffle=True), *callbacks, accumulate_grad_batches=2)
+        return [p.detach().clone() for p in module.parameters()]
+
+    plain, audited = weights(), weights(GradientUniqueness(**BY_INDEX))
+    assert all(torch.equal(a, b) for a, b in zip(plain, audited, strict=True))
+
+
+def test_what_accumulation_does_not_go_with_is_refused() -> None:
+    censor = GnqCensor(CensorRule())
     with pytest.raises(UnsupportedTrainingError, match="accumulate_grad_batches=1"):
-        fit(ToyModule(), loader(), GradientUniqueness(), accumulate_grad_batches=2)
+        fit(ToyModule(), loader(), GradientUniqueness(**BY_INDEX, censor=censor), accumulate_grad_batches=2)
+    with pytest.raises(UnsupportedTrainingError, match="Poisson"):
+        refuse_unsupported_training(
+            SimpleNamespace(
+                accumulate_grad_batches=2,
+                world_size=1,
+                train_dataloader=SimpleNamespace(plan=SimpleNamespace(is_poisson=True)),
+            ),
+            ToyModule(),
+        )
+
+
+def test_steps_that_the_gradient_scaler_skips_are_not_scored() -> None:
+    module = ToyModule(lambda p: torch.optim.SGD(p, lr=0.01))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=10_000)
+    audit = GradientUniqueness(**BY_INDEX)
+    fit(module, loader(), audit, epochs=8, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
+    assert 0 < audit.skipped_steps < 8 * 4
+    assert audit.ledger.n_steps == 8 * 4 - audit.skipped_steps
+    assert scaler.get_scale() == 2.0 ** (24 - audit.skipped_steps)
+    assert all(bool(torch.isfinite(p).all()) for p in module.parameters())
+
+
+def test_set_ups_that_would_be_audited_wrongly_are_refused() -> None:
     batch_norm = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     with pytest.raises(BatchCouplingError, match=r"net\.1.*GroupNorm"):
         fit(ToyModule(net=batch_norm), loader(), GradientUniqueness())
-    recurrent = nn.Sequential(network(), nn.Bilinear(3, 3, 3))
-    with pytest.raises(UnsupportedLayerError, match=r"net\.1\.weight"):
-        fit(ToyModule(net=recurrent), loader(), GradientUniqueness())
+    noisy = nn.Sequential(network(), NoisyGain())
+    with pytest.raises(UnsupportedLayerError, match=r"net\.1\.gain"):
+        fit(ToyModule(net=noisy), loader(), GradientUniqueness())
 
     manual = ToyModule()
     manual.automatic_optimization = False
@@ -238,7 +306,21 @@ def test_a_batch_of_zero_gradients_is_audited() -> None:
     assert audit.statistics.means() == {}
 
 
-def test_a_parameter_used_behind_the_hooks_is_found_when_its_gradient_wakes() -> None:
+class UnseenProduct(torch.autograd.Function):
+    """A linear map whose use of a parameter nothing sees."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        return e @ weight, e.T @ x
+
+
+def test_a_parameter_used_unseen_is_found_when_its_gradient_wakes() -> None:
     """Behind a head initialized to zero the first check compares zeros; it must not be the last."""
 
     class Sneaky(nn.Module):
@@ -248,7 +330,7 @@ def test_a_parameter_used_behind_the_hooks_is_found_when_its_gradient_wakes() ->
             nn.init.zeros_(self.head.weight)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(torch.tanh(self.fc(x)) + F.linear(x, self.fc.weight))
+            return self.head(torch.tanh(self.fc(x)) + UnseenProduct.apply(x, self.fc.weight))
 
     with pytest.raises(IncompleteGramError, match=r"net\.fc\.weight.*do not add up"):
         fit(ToyModule(net=Sneaky()), loader(), GradientUniqueness(**BY_INDEX))

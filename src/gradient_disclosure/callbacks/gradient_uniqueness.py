@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from gradient_disclosure.callbacks.audit_options import refuse_contradictions, refuse_other_units, why_no_bits
+from gradient_disclosure.callbacks.observed_step import ExampleIds, ObservedStep, more_to_come
 from gradient_disclosure.callbacks.step_statistics import StepStatistics, logged_values
 from gradient_disclosure.callbacks.training_facts import (
     exposure_of,
@@ -19,11 +20,11 @@ from gradient_disclosure.callbacks.training_facts import (
     loss_scale,
     number_of_examples,
     refuse_unsupported_training,
+    scaler_will_skip,
 )
 from gradient_disclosure.defenses.gnq_censor import Censor, Decision, refuse_beyond_limit
 from gradient_disclosure.errors import (
     DisclosureError,
-    ExampleIdError,
     IllConditionedGramError,
     NonFiniteGradientError,
     UnsupportedTrainingError,
@@ -31,7 +32,7 @@ from gradient_disclosure.errors import (
 from gradient_disclosure.gram.engine import GradientGram, LossReduction
 from gradient_disclosure.ledger import DisclosureLedger, Exposure
 from gradient_disclosure.scores.clipping import GaussianMechanism
-from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness
+from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness, refuse_non_finite
 from gradient_disclosure.scores.scoring import Scoring
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,6 @@ logger = logging.getLogger(__name__)
 VERIFY_EVERY = 100
 """Steps between two checks that the per-example gradients add up to autograd's. Until one has seen gradients that are
 not zero, every step is checked."""
-
-ExampleIds = Callable[[Any], Tensor]
 
 
 class GradientUniqueness(Callback):
@@ -103,8 +102,9 @@ class GradientUniqueness(Callback):
         self.ledger = DisclosureLedger(known_ids=known_ids, scope=scope, inverse=inverse)
         self.statistics = StepStatistics()
         self.coverage: float | None = None
-        self._open: GradientGram | None = None
-        self._batch: Any = None
+        self._open: ObservedStep | None = None
+        self._waits = False
+        self.skipped_steps = 0
         self._members: int | None = None
         self._verified = False
         self._audited_steps = 0
@@ -114,6 +114,11 @@ class GradientUniqueness(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what would make the audit wrong; find out how often an example is drawn."""
         refuse_unsupported_training(trainer, pl_module)
+        if trainer.accumulate_grad_batches != 1 and (self.censor is not None or self.mechanism is not None):
+            raise UnsupportedTrainingError(
+                f"accumulate_grad_batches is {trainer.accumulate_grad_batches}: accumulated steps are audited, but a "
+                "censor or DP-SGD needs the whole batch of a step at once. Set accumulate_grad_batches=1."
+            )
         self._members = number_of_examples(trainer.train_dataloader)
         if self.censor is not None and self._members is None:
             raise UnsupportedTrainingError(
@@ -128,8 +133,10 @@ class GradientUniqueness(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin to observe the step."""
+        if self._open is not None and self._waits:
+            self._open.add(batch)
+            return
         self._close()
-        self._batch = batch
         gram = GradientGram(
             pl_module,
             self.loss_reduction,
@@ -137,8 +144,9 @@ class GradientUniqueness(Callback):
             keep_terms=self.censor is not None,
             verify=self._audited_steps % VERIFY_EVERY == 0
             or (not self._verified and self._audited_steps < VERIFY_EVERY),
+            micro_batches=trainer.accumulate_grad_batches,
         )
-        self._open = gram.__enter__()
+        self._open = ObservedStep(gram.__enter__(), batch)
         self.coverage = gram.coverage
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
@@ -152,11 +160,17 @@ class GradientUniqueness(Callback):
         """Score the step, write the ledger, let the censor drop."""
         if self._open is None:
             raise DisclosureError("GradientUniqueness saw a second backward pass in one step; it audits one a step")
+        self._waits = more_to_come(trainer)
+        if self._waits:
+            return
         step = trainer.global_step
         try:
             self._audit(self._open, trainer, pl_module, step)
         except (NonFiniteGradientError, IllConditionedGramError) as error:
-            raise type(error)(f"step {step}: {error}{self._named()}") from None
+            if not scaler_will_skip(trainer, pl_module):
+                raise type(error)(f"step {step}: {error}{self._open.named(self.example_ids)}") from None
+            self.skipped_steps += 1
+            logger.info("step %d: the gradient scaler skips it (overflow); nothing is disclosed, nothing scored", step)
         finally:
             self._close()
 
@@ -175,6 +189,7 @@ class GradientUniqueness(Callback):
             "statistics": dict(vars(self.statistics)),
             "coverage": self.coverage,
             "audited_steps": self._audited_steps,
+            "skipped_steps": self.skipped_steps,
             "censor": None if self.censor is None else self.censor.state_dict(),
         }
 
@@ -185,19 +200,23 @@ class GradientUniqueness(Callback):
         self.statistics = StepStatistics(**state_dict["statistics"])
         self.coverage = state_dict["coverage"]
         self._audited_steps = state_dict["audited_steps"]
+        self.skipped_steps = state_dict["skipped_steps"]
         if self.censor is not None and state_dict["censor"] is not None:
             self.censor.load_state_dict(state_dict["censor"])
 
     # ---------------------------------------------------------------- one step
 
-    def _audit(self, observed: GradientGram, trainer: Trainer, pl_module: LightningModule, step: int) -> None:
-        self.ledger.begin_step()
+    def _audit(self, step_seen: ObservedStep, trainer: Trainer, pl_module: LightningModule, step: int) -> None:
+        observed = step_seen.gram
         if observed.batch_size == 0:
+            self.ledger.begin_step()
             return
         gram = observed.gram(loss_scale=loss_scale(trainer)).cpu()
+        refuse_non_finite(gram)
+        self.ledger.begin_step()
         self._verified = self._verified or observed.verified
         self._audited_steps += 1
-        decision = self._decide(gram, observed.batch_size, step)
+        decision = self._decide(gram, step_seen, step)
         if decision.kept.numel() < observed.batch_size:
             self._drop(observed, decision, step)
         if decision.kept.numel() == 0:
@@ -205,7 +224,7 @@ class GradientUniqueness(Callback):
         result = decision.result
         self.statistics.add(result)
         if self.example_ids is not None:
-            kept_ids = self._ids(observed.batch_size)[decision.kept]
+            kept_ids = step_seen.ids(self.example_ids)[decision.kept]
             self.ledger.record(
                 kept_ids,
                 gnq=result.scores,
@@ -216,14 +235,15 @@ class GradientUniqueness(Callback):
         if trainer.loggers and (step + 1) % log_interval(trainer) == 0:
             self._log(pl_module, result, decision.kept.numel())
 
-    def _decide(self, gram: Tensor, batch_size: int, step: int) -> Decision:
+    def _decide(self, gram: Tensor, step_seen: ObservedStep, step: int) -> Decision:
         def score(positions: Tensor) -> GnqResult:
             return self._score(gram[positions][:, positions])
 
-        everyone = torch.arange(batch_size)
+        everyone = torch.arange(len(gram))
         if self.censor is None:
             return Decision(everyone, everyone[:0], self._score(gram))
-        ids = self._ids(batch_size)
+        assert self.example_ids is not None
+        ids = step_seen.ids(self.example_ids)
         active = everyone[~self.ledger.is_censored(ids)]
         decision = self.censor.decide(self.ledger, ids, active, score)
         self.ledger.censor(ids[decision.dropped], step)
@@ -255,22 +275,6 @@ class GradientUniqueness(Callback):
         for parameter, gradient in observed.weighted_gradient(weights):
             parameter.grad = gradient
 
-    def _ids(self, batch_size: int) -> Tensor:
-        assert self.example_ids is not None
-        ids = self.example_ids(self._batch)
-        if not isinstance(ids, Tensor) or ids.shape != (batch_size,):
-            shape = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
-            raise ExampleIdError(
-                f"example_ids gave {shape} for a batch of {batch_size} examples; one integer an example is needed"
-            )
-        return ids.cpu()
-
-    def _named(self) -> str:
-        """The ids of the batch, so that the positions in the message can be looked up."""
-        if self.example_ids is None:
-            return ""
-        return f"; ids of the batch in order: {self.example_ids(self._batch).tolist()}"
-
     def _log(self, pl_module: LightningModule, result: GnqResult, size: int) -> None:
         values = logged_values(result)
         if self.censor is not None:
@@ -291,6 +295,6 @@ class GradientUniqueness(Callback):
 
     def _close(self) -> None:
         if self._open is not None:
-            self._open.abandon()
+            self._open.gram.abandon()
             self._open = None
-        self._batch = None
+        self._waits = False

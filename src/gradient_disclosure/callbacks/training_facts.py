@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
@@ -13,15 +14,16 @@ from gradient_disclosure.scores.bits import Sampling
 
 
 def refuse_unsupported_training(trainer: Trainer, pl_module: LightningModule) -> None:
-    """Stop where one step is not one forward and one backward pass over one batch.
+    """Stop where the examples of one step cannot be told.
 
     Raises:
         UnsupportedTrainingError: with what to change.
     """
-    if trainer.accumulate_grad_batches != 1:
+    plan = getattr(trainer.train_dataloader, "plan", None)
+    if trainer.accumulate_grad_batches != 1 and getattr(plan, "is_poisson", False):
         raise UnsupportedTrainingError(
-            f"accumulate_grad_batches is {trainer.accumulate_grad_batches}: the audit compares the examples of one "
-            "backward pass, and would miss those of the other micro-batches. Set accumulate_grad_batches=1."
+            f"accumulate_grad_batches is {trainer.accumulate_grad_batches} with Poisson batches: an example may be "
+            "drawn into several micro-batches of one step, and would be two examples. Set accumulate_grad_batches=1."
         )
     if trainer.world_size != 1:
         raise UnsupportedTrainingError(
@@ -33,16 +35,24 @@ def refuse_unsupported_training(trainer: Trainer, pl_module: LightningModule) ->
 
 
 def loss_scale(trainer: Trainer) -> float:
-    """What a gradient scaler multiplies the loss with; 1 without one."""
+    """What the loss is multiplied with before the backward pass: by a gradient scaler, and 1/n of n micro-batches."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return float(scaler.get_scale()) if scaler is not None else 1.0
+    scale = float(scaler.get_scale()) if scaler is not None else 1.0
+    return scale / trainer.accumulate_grad_batches
+
+
+def scaler_will_skip(trainer: Trainer, pl_module: LightningModule) -> bool:
+    """Whether a gradient scaler is going to skip this step, because the scaled gradients overflowed."""
+    if getattr(trainer.precision_plugin, "scaler", None) is None:
+        return False
+    return any(p.grad is not None and not bool(torch.isfinite(p.grad).all()) for p in pl_module.parameters())
 
 
 def is_plainly_a_sum(loss: Tensor) -> bool:
     """Whether a loss is recognizably a sum over the batch: torch's own, with reduction "sum", or "none" and ``.sum()``.
 
     Args:
-        loss: what Lightning calls backward on, i.e. the module's loss divided by accumulate_grad_batches = 1.
+        loss: what Lightning calls backward on, i.e. the module's loss divided by accumulate_grad_batches.
 
     Example:
         >>> import torch
@@ -69,13 +79,15 @@ def exposure_of(trainer: Trainer, prior: float) -> Exposure | None:
     """How often an example is drawn: from the loader's own plan, or from its batch size; None if it tells neither."""
     loader: Any = trainer.train_dataloader
     plan = getattr(loader, "plan", None)
-    if plan is not None:
+    accumulated = trainer.accumulate_grad_batches
+    if plan is not None and accumulated == 1:
         return Exposure(Sampling(plan.sampling_rate, prior), bool(plan.is_poisson))
     members, batch_size = number_of_examples(loader), getattr(loader, "batch_size", None)
     if not members or not batch_size:
         return None
-    whole_epochs = trainer.num_training_batches == -(-members // batch_size)
-    rate = 1.0 / trainer.num_training_batches if whole_epochs else min(1.0, batch_size / members)
+    batches = int(trainer.num_training_batches)
+    whole_epochs = batches == -(-members // batch_size)
+    rate = 1.0 / -(-batches // accumulated) if whole_epochs else min(1.0, batch_size * accumulated / members)
     return Exposure(Sampling(rate, prior), poisson=False)
 
 

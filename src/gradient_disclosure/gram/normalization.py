@@ -57,5 +57,8 @@ def instance_norm_terms(module: InstanceNorm, x: Tensor, e: Tensor) -> Iterator[
 @register_gram_terms(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def frozen_batch_norm_terms(module: BatchNorm, x: Tensor, e: Tensor) -> Iterator[ParameterTerm]:
     """Terms of γ and β (C,) of a batch norm in EVAL mode, which uses running statistics and couples no examples."""
-    normalized = F.batch_norm(x, module.running_mean, module.running_var, training=False, eps=module.eps)
+    assert module.running_mean is not None
+    assert module.running_var is not None
+    mean, variance = module.running_mean.to(x.dtype), module.running_var.to(x.dtype)
+    normalized = F.batch_norm(x, mean, variance, training=False, eps=module.eps)
     yield from _affine(module, normalized, e, tuple(range(2, x.dim())))
