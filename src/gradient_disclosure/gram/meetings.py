@@ -151,6 +151,25 @@ def _of_each_example(gradient: Tensor, value: Tensor, aligned: tuple[int, ...], 
     return rows.reshape(batch_size, *value.shape)
 
 
+def input_meeting(value: SharedValue, axis: int, batch_size: int | None) -> Meeting | str:
+    """A shared value that holds one row for each example and goes into a layer together with the data.
+
+    The gradient of a view of it made for that layer is, row by row, each example's own.
+    """
+    tensor = value.tensor
+    if not batch_size or tensor.dim() <= axis or tensor.shape[axis] != batch_size:
+        return f"it has no axis of {batch_size} examples there"
+    view = tensor.view_as(tensor)
+
+    def resolve(gradients: Sequence[Tensor | None]) -> ParameterTerms:
+        if gradients[0] is not None:
+            rows = rows_as_gradients(gradients[0].movedim(axis, 0))
+            yield from pull_back(value, rows.movedim(1, axis + 1))
+
+    operation = Operation(torch.Tensor.view_as, (tensor, tensor), {})
+    return Meeting(operation, (value,), (view,), resolve, "input of a layer", watches_operands=True)
+
+
 def generic_meeting(
     operation: Operation,
     values: list[SharedValue],

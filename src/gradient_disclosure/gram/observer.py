@@ -4,60 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
-from gradient_disclosure.errors import BatchCouplingError, DisclosureError, IncompleteGramError, UnsupportedLayerError
+from gradient_disclosure.errors import DisclosureError, IncompleteGramError
 from gradient_disclosure.gram.account import ParameterAccount
+from gradient_disclosure.gram.batch_layout import BatchLayout
 from gradient_disclosure.gram.call import ForwardState, LayerCall
+from gradient_disclosure.gram.fallback import mixing_refusal, module_run, refusal
 from gradient_disclosure.gram.fold import folded
+from gradient_disclosure.gram.frame import Frame, in_first_forward, is_checkpointed, is_random, versions
 from gradient_disclosure.gram.kinds import TensorKinds
-from gradient_disclosure.gram.meetings import Meeting
+from gradient_disclosure.gram.meetings import Meeting, input_meeting
 from gradient_disclosure.gram.mixing import mixes_examples
 from gradient_disclosure.gram.outputs import told_apart
 from gradient_disclosure.gram.registry import CallTerms, call_terms_of, refuse_batch_coupling
-from gradient_disclosure.gram.rerun import MIXES, ModuleRun
+from gradient_disclosure.gram.rerun import MIXES
 from gradient_disclosure.gram.shared import SharedValue, tensors_of
 from gradient_disclosure.gram.terms import Term
 from gradient_disclosure.gram.trace import ParameterTrace
 from gradient_disclosure.gram.uses import OpenUse
-
-PLAIN = (Tensor, int, float, bool, str, bytes, complex, torch.dtype, torch.device, slice)
-
-
-@dataclass(eq=False)
-class Frame:
-    """A module that is running.
-
-    Attributes:
-        name: qualified name.
-        module: the module.
-        observed: it is observed at its boundary, what happens inside is not looked at.
-        state: random state and autocast before it ran, if observed.
-        versions: of its argument tensors before it ran.
-        uses: uses of parameters inside it so far.
-        lost: parameters whose use inside it could not be resolved, with the reason.
-        own_meetings: parameters met data in its own forward.
-        checkpointed: a part of it runs under gradient checkpointing.
-        switched_on: the trace was switched on for this module (a checkpoint that is run again).
-        sources: what a check for mixed examples starts from: outputs of its layers and of its own meetings.
-    """
-
-    name: str
-    module: nn.Module
-    observed: bool = False
-    state: ForwardState | None = None
-    versions: tuple[int, ...] = ()
-    uses: list[OpenUse] = field(default_factory=list)
-    lost: dict[int, str] = field(default_factory=dict)
-    own_meetings: bool = False
-    checkpointed: bool = False
-    switched_on: bool = False
-    sources: list[Tensor] = field(default_factory=list)
 
 
 class PassObserver:
@@ -75,23 +44,26 @@ class PassObserver:
     ) -> None:
         self._module = module
         self._accounts = accounts
-        self._time_first = time_first
         self._verify = verify
         self._kinds = TensorKinds((account.parameter for account in accounts.values()), module.buffers())
+        self._layout = BatchLayout(self._kinds, time_first)
         self._trace = ParameterTrace(self._kinds, self)
         self._frames: list[Frame] = []
         self._handles: list[Any] = []
-        self._settled = False
         self._sizes: list[int] = []
         self._backward_began = False
         self.micro_batches = 1
         self.active = False
-        self.batch_size_so_far: int | None = None
+
+    @property
+    def batch_size_so_far(self) -> int | None:
+        """Number of examples in the running pass, as far as is known."""
+        return self._layout.size
 
     def batch_sizes(self) -> list[int]:
         """Number of examples of each micro-batch so far; empty if nothing has run."""
-        known = self.batch_size_so_far is not None and (self._settled or self.batch_size_so_far == 0)
-        return self._sizes + ([self.batch_size_so_far] if known else [])  # type: ignore[list-item]
+        size = self._layout.size
+        return self._sizes + ([size] if size is not None and (self._layout.settled or size == 0) else [])
 
     # ------------------------------------------------------------------ life
 
@@ -129,8 +101,8 @@ class PassObserver:
         """A module that runs after a backward pass, not within it, begins another micro-batch."""
         if self.micro_batches == 1 or not self._backward_began or torch._C._current_graph_task_id() != -1:
             return
-        assert self.batch_size_so_far is not None
-        self._sizes.append(self.batch_size_so_far)
+        assert self._layout.size is not None
+        self._sizes.append(self._layout.size)
         if len(self._sizes) == self.micro_batches:
             raise IncompleteGramError(
                 f"more than micro_batches={self.micro_batches} forward and backward passes ran in one context"
@@ -139,24 +111,45 @@ class PassObserver:
             account.end_micro_batch()
         self._kinds.forget_values()
         self._frames = []
-        self._settled = self._backward_began = False
-        self.batch_size_so_far = None
+        self._backward_began = False
+        self._layout.restart()
 
     # ------------------------------------------------------------------ layers observed at their boundary
 
     def _enter_layer(self, name: str) -> Callable[..., Any]:
-        def enter(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def enter(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if self._trace.paused:
-                return
+                return None
             self._begin_if_new()
-            data = self._propose_batch_size(name, args, kwargs)
+            data = self._layout.propose(name, args, kwargs, outermost=not self._frames)
             frame = Frame(name, layer, observed=bool(data))
             if data:
-                frame.state = ForwardState.now(data[0].device, random=layer.training and _is_random(layer))
+                frame.state = ForwardState.now(data[0].device, random=is_random(layer))
+                args, kwargs = self._take_shared_inputs(name, args, kwargs)
                 self._trace.paused += 1
             self._frames.append(frame)
+            return args, kwargs
 
         return enter
+
+    def _take_shared_inputs(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """What a layer gets beside the data may itself come from parameters: learned queries, say."""
+
+        def take(tensor: Tensor) -> Tensor:
+            value = self._kinds.shared(tensor)
+            if value is None:
+                return tensor
+            if not self.admits([value]):
+                return tensor.view_as(tensor)
+            meeting = input_meeting(value, self._layout.axis(name), self._layout.size)
+            if isinstance(meeting, str):
+                self.lost([value], f"'{name}' gets it as an input, and {meeting}")
+                return tensor
+            self.met(meeting)
+            return meeting.watched[0]
+
+        args, kwargs = tree_map_only(Tensor, take, (args, kwargs))
+        return args, kwargs
 
     def _leave_layer(self, name: str, terms: CallTerms) -> Callable[..., Any]:
         def leave(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -172,14 +165,14 @@ class PassObserver:
             outputs = tensors_of(output)
             if any(tensor.requires_grad for tensor in outputs):
                 assert frame.state is not None
-                rows = self._rows(name, args, kwargs, outputs)
-                if self.batch_size_so_far == 0:
+                rows = self._layout.rows(name, layer, args, kwargs, outputs)
+                if self._layout.size == 0:
                     return output
                 use = self._layer_use(layer, args, kwargs, frame.state, terms, accounts, rows, name)
                 use.watch([tensor for tensor in outputs if tensor.requires_grad])
                 self._remember(use, outputs)
             data = [tensor for tensor in tensors_of((args, kwargs)) if self._kinds.is_data(tensor)]
-            self._kinds.follow_rows("", data, output, self.batch_size_so_far)
+            self._kinds.follow_rows("", data, output, self._layout.size)
             return output
 
         return leave
@@ -198,43 +191,20 @@ class PassObserver:
         args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.detach(), (args, kwargs))
         inputs = tensors_of((args, kwargs))
         versions = [tensor._version for tensor in inputs]
-        batch_size = self.batch_size_so_far
+        batch_size = self._layout.size
         assert batch_size is not None
 
         def resolve(gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Term]]:
             if [tensor._version for tensor in inputs] != versions:
                 raise IncompleteGramError(f"the input of '{name}' was changed in place before the backward pass")
-            call = LayerCall(layer, args, kwargs, tuple(gradients), state, batch_size * rows, name in self._time_first)
+            call = LayerCall(
+                layer, args, kwargs, tuple(gradients), state, batch_size * rows, self._layout.axis(name) == 1
+            )
             with self._quiet(), _naming(name):
                 for local, term in terms(call):
                     yield id(layer.get_parameter(local)), folded(term, rows)
 
         return OpenUse(accounts, type(layer).__name__, resolve, self._is_live)
-
-    def _rows(self, name: str, args: Any, kwargs: Any, outputs: Sequence[Tensor]) -> int:
-        """Consecutive rows of one example in the layer's input; settles the batch size at the first layer."""
-        axis = 1 if name in self._time_first else 0
-        data = [t for t in tensors_of((args, kwargs)) if self._kinds.is_data(t) and t.dim() > axis]
-        first = data[0] if data else outputs[0]
-        layer = self._module.get_submodule(name)
-        if isinstance(layer, nn.EmbeddingBag):  # its bags are the examples; the ids may be one flat list
-            first = outputs[0]
-        size = first.shape[axis]
-        rows = 1 if size == self.batch_size_so_far else None
-        if rows is None and axis == 0:
-            rows = self._kinds.rows_per_example(first, self.batch_size_so_far)
-        certain = axis == 1 or isinstance(layer, nn.EmbeddingBag) or self.batch_size_so_far is None
-        if rows is None and certain and not self._settled:
-            self.batch_size_so_far, rows = size, 1
-        if rows is None:
-            raise IncompleteGramError(
-                f"'{name}' received {size} rows where the batch has {self.batch_size_so_far}: its first axis "
-                "is not the batch (or another batch ran in the same context), so its rows cannot be told apart by "
-                "example. Keep the batch as first axis through this layer, or name the layers that get time first "
-                f"with time_first=['{name}']."
-            )
-        self._settled = True
-        return rows
 
     # ------------------------------------------------------------------ other modules
 
@@ -243,10 +213,10 @@ class PassObserver:
             if self._trace.paused:
                 return
             self._begin_if_new()
-            self._propose_batch_size(name, args, kwargs)
-            frame = Frame(name, module, versions=_versions(args, kwargs), checkpointed=_is_checkpointed())
+            self._layout.propose(name, args, kwargs, outermost=not self._frames)
+            frame = Frame(name, module, versions=versions(args, kwargs), checkpointed=is_checkpointed())
             frame.sources = [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad]
-            if not _in_first_forward() and torch.is_grad_enabled() and not self._trace.is_on():
+            if not in_first_forward() and torch.is_grad_enabled() and not self._trace.is_on():
                 self._trace.__enter__()
                 frame.switched_on = True
             self._frames.append(frame)
@@ -268,7 +238,7 @@ class PassObserver:
             reason = self._run_again(frame, args, kwargs, output, outer)
             if reason is not None:
                 self._pass_on(frame, reason, outer)
-        elif self._verify and frame.own_meetings and not frame.checkpointed and _in_first_forward():
+        elif self._verify and frame.own_meetings and not frame.checkpointed and in_first_forward():
             self._refuse_mixing(frame, args, kwargs, output)
         return output
 
@@ -277,7 +247,7 @@ class PassObserver:
         wanted = [(name, p) for name, p in frame.module.named_parameters() if id(p) in frame.lost]
         if len(wanted) < len(frame.lost):
             return "some of the parameters are not its own"
-        run = self._module_run(frame, args, kwargs, output)
+        run = module_run(frame, args, kwargs, output, self._kinds, self._layout)
         if isinstance(run, str):
             return run
         with self._quiet():
@@ -296,7 +266,7 @@ class PassObserver:
                     yield id(parameter), term
 
         outputs = tensors_of(output)
-        self._settled = True
+        self._layout.settled = True
         accounts = {key: self._accounts[key] for key in frame.lost}
         use = OpenUse(accounts, f"{type(frame.module).__name__} again under vmap", resolved, self._is_live)
         use.watch([tensor for tensor in outputs if tensor.requires_grad])
@@ -304,55 +274,21 @@ class PassObserver:
             outer.uses.append(use)
         return None
 
-    def _module_run(self, frame: Frame, args: Any, kwargs: Any, output: Any) -> ModuleRun | str:
-        axis = 1 if frame.name in self._time_first else 0
-        size = self.batch_size_so_far
-        outputs = tensors_of(output)
-
-        def axis_of(tensor: Tensor) -> int | None:
-            held = tensor.dim() > axis and tensor.shape[axis] == size
-            return axis if held and self._kinds.is_data(tensor) else None
-
-        if not size or not outputs or any(t.dim() <= axis or t.shape[axis] != size for t in outputs):
-            return f"axis {axis} of what it returns is not the examples"
-        if not _is_plain((args, kwargs)):
-            return "it is called with objects that running it again could change"
-        if _versions(args, kwargs) != frame.versions:
-            return "it changes its inputs in place"
-        return ModuleRun(frame.module, args, kwargs, axis_of, outputs, [axis] * len(outputs), size)
-
     def _pass_on(self, frame: Frame, reason: str, outer: Frame | None) -> None:
-        described = f"'{frame.name}' ({type(frame.module).__name__}): {reason}"
-        if outer is not None and reason != MIXES:
-            outer.lost |= {key: f"{known}; {described}" for key, known in frame.lost.items()}
-            return
-        self._refuse({key: f"{known}; {described}" for key, known in frame.lost.items()}, reason == MIXES)
-
-    def _refuse(self, lost: dict[int, str], mixes: bool) -> None:
-        reasons = "; ".join(f"'{self._accounts[key].name}': {reason}" for key, reason in lost.items())
-        kind = BatchCouplingError if mixes else UnsupportedLayerError
-        raise kind(
-            f"no exact per-example gradient can be had for {reasons}. Freeze these parameters "
-            "(requires_grad_(False)), switch the dropout inside off, keep the batch as first axis, register a function "
-            "for the layer with gradient_disclosure.gram.register_gram_terms, or leave the parameters out on purpose "
-            "with exclude=[...]."
-        )
+        lost = {key: f"{known}; {frame.described}: {reason}" for key, known in frame.lost.items()}
+        if outer is None or reason == MIXES:
+            raise refusal(self._accounts, lost, mixes=reason == MIXES)
+        outer.lost |= lost
 
     def _refuse_mixing(self, frame: Frame, args: Any, kwargs: Any, output: Any) -> None:
         """A module that uses parameters of its own must not let one example act on the output of another."""
         with self._quiet():
-            mixes = mixes_examples(tensors_of(output), frame.sources, self.batch_size_so_far)
-        if not mixes and not any(True for child in frame.module.children() for _ in child.parameters()):
-            run = self._module_run(frame, args, kwargs, output)  # small: also what no gradient reaches
-            if not isinstance(run, str):
-                with self._quiet():
-                    mixes = run.problem() == MIXES
+            mixes = mixes_examples(tensors_of(output), frame.sources, self._layout.size)
+            if not mixes and not any(True for child in frame.module.children() for _ in child.parameters()):
+                run = module_run(frame, args, kwargs, output, self._kinds, self._layout)
+                mixes = not isinstance(run, str) and run.problem() == MIXES  # small: also what no gradient reaches
         if mixes:
-            raise BatchCouplingError(
-                f"'{frame.name}' ({type(frame.module).__name__}) mixes the examples of a batch: what one example gets "
-                "depends on the others, so it has no gradient of its own. Replace what works across the batch (a batch "
-                "statistic, a softmax over axis 0), or exclude the parameters of this module."
-            )
+            raise mixing_refusal(frame)
 
     # ------------------------------------------------------------------ what the trace reports
 
@@ -367,20 +303,20 @@ class PassObserver:
 
         use = OpenUse(accounts, meeting.way, resolve, self._is_live)
         use.watch(meeting.watched, may_change=not meeting.watches_operands)
-        self._settled = True
+        self._layout.settled = True
         self._remember(use, meeting.outputs)
         if self._frames:
             self._frames[-1].own_meetings = True
 
     def lost(self, values: list[SharedValue], reason: str) -> None:
         """Shared values were used in a way that cannot be resolved at the operation."""
-        if self.batch_size_so_far == 0:
+        if self._layout.size == 0:
             return
         found = {key: reason for value in values for key in value.parameters()}
         if self._frames:
             self._frames[-1].lost |= found
         else:
-            self._refuse(found, mixes=False)
+            raise refusal(self._accounts, found, mixes=False)
 
     def admits(self, values: list[SharedValue]) -> bool:
         """Whether an operation counts; not if checkpointing merely runs it again."""
@@ -411,18 +347,6 @@ class PassObserver:
                 return frame
         return None
 
-    def _propose_batch_size(self, name: str, args: Any, kwargs: Any) -> list[Tensor]:
-        axis = 1 if name in self._time_first else 0
-        tensors = tensors_of((args, kwargs))
-        if not self._frames:  # what the module is called with is data, even if it was made within the context
-            for tensor in tensors:
-                if tensor.dim() > axis and self.batch_size_so_far in (None, tensor.shape[axis]):
-                    self._kinds.add_data(tensor)
-        data = [tensor for tensor in tensors if self._kinds.is_data(tensor)]
-        if self.batch_size_so_far is None:
-            self.batch_size_so_far = next((t.shape[axis] for t in data if t.dim() > axis), None)
-        return data
-
     def _quiet(self) -> Quiet:
         if torch._C._current_graph_task_id() != -1:
             self._backward_began = True
@@ -449,26 +373,3 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except DisclosureError as error:
         raise type(error)(f"'{name}': {error}") from error
-
-
-def _versions(args: Any, kwargs: Any) -> tuple[int, ...]:
-    return tuple(tensor._version for tensor in tensors_of((args, kwargs)))
-
-
-def _is_plain(tree: Any) -> bool:
-    """Whether a call's arguments are values, which running the call again cannot change."""
-    return all(leaf is None or isinstance(leaf, PLAIN) for leaf in tree_leaves(tree))
-
-
-def _is_checkpointed() -> bool:
-    """Whether tensors are saved through hooks, as under non-reentrant checkpointing."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def _in_first_forward() -> bool:
-    return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
-
-
-def _is_random(layer: nn.Module) -> bool:
-    dropout = getattr(layer, "dropout", 0.0)
-    return not isinstance(dropout, int | float) or dropout > 0

@@ -28,7 +28,9 @@ NOTHING_RANDOM = frozenset({"__get__", "size", "dim", "numel", "is_floating_poin
 class Observer(Protocol):
     """What the trace reports to."""
 
-    batch_size_so_far: int | None
+    @property
+    def batch_size_so_far(self) -> int | None:
+        """Number of examples in the running pass, as far as is known."""
 
     def met(self, meeting: Meeting) -> None:
         """Shared values met the data; the gradient will arrive at ``meeting.watched``."""
