@@ -184,5 +184,27 @@ class Attends(nn.Module):
         return self.attention(x, other, other)[0]
 
 
+class LearnedQueries(nn.Module):
+    """Queries of its own, the same for every example, that attend to the data."""
+
+    def __init__(self, batch_first: bool, spread: Callable[[Tensor, int, int], Tensor]) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(4, 6))
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=batch_first, dropout=0.1)
+        self.axis, self.spread = (0 if batch_first else 1), spread
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries = self.spread(self.queries.tanh(), self.axis, x.shape[self.axis])
+        return self.attention(queries, x, x)[0]
+
+
+def expanded(queries: Tensor, axis: int, size: int) -> Tensor:
+    return queries.unsqueeze(axis).expand(*queries.shape[:axis], size, *queries.shape[axis:])
+
+
+def repeated(queries: Tensor, axis: int, size: int) -> Tensor:
+    return queries.unsqueeze(axis).repeat_interleave(size, dim=axis)
+
+
 def recurrent(kind: type[nn.RNNBase], **settings: Any) -> Callable[[], nn.Module]:
     return lambda: kind(5, 4, **settings)

@@ -43,8 +43,8 @@ class BatchLayout:
                 if tensor.dim() > axis and self.size in (None, tensor.shape[axis]):
                     self._kinds.add_data(tensor)
         data = [tensor for tensor in tensors if self._kinds.is_data(tensor)]
-        if self.size is None:
-            self.size = next((tensor.shape[axis] for tensor in data if tensor.dim() > axis), None)
+        if self.size is None or (axis == 1 and not self.settled):  # torch's own time-first layers are certain
+            self.size = next((tensor.shape[axis] for tensor in data if tensor.dim() > axis), self.size)
         return data
 
     def rows(self, name: str, layer: nn.Module, args: Any, kwargs: Any, outputs: Sequence[Tensor]) -> int:
