@@ -16,6 +16,10 @@ Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 def patches(module: Convolution, x: Tensor) -> Tensor:
     """Unfold inputs (B, C, *space) into (B, groups, T, C/groups · kernel), T output positions in row-major order."""
+    if len(module.kernel_size) == 2 and module.padding_mode == "zeros" and not isinstance(module.padding, str):
+        columns: Tensor = F.unfold(x, module.kernel_size, module.dilation, module.padding, module.stride)
+        batch, width, count = columns.shape
+        return columns.reshape(batch, module.groups, width // module.groups, count).transpose(2, 3)
     padding = module._reversed_padding_repeated_twice
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     if any(padding):
@@ -37,7 +41,7 @@ def patches(module: Convolution, x: Tensor) -> Tensor:
 @register_gram_terms(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution_terms(module: Convolution, x: Tensor, e: Tensor) -> Iterator[ParameterTerm]:
     """Terms of weight (out, in/groups, *kernel) and bias (out,) from inputs (B, in, *space)."""
-    e = e.flatten(2).transpose(1, 2)
+    bias, e = e.flatten(2), e.flatten(2).transpose(1, 2)
     if module.weight.requires_grad:
         a = patches(module, x)
         shape = tuple(module.weight.shape)
@@ -46,7 +50,7 @@ def convolution_terms(module: Convolution, x: Tensor, e: Tensor) -> Iterator[Par
         else:
             yield "weight", Dense(_grouped(a, e, module.groups), shape)
     if module.bias is not None and module.bias.requires_grad:
-        yield "bias", Dense(e.sum(dim=1), tuple(module.bias.shape))
+        yield "bias", Dense(bias.sum(dim=2), tuple(module.bias.shape))
 
 
 def _grouped(a: Tensor, e: Tensor, groups: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Literal
@@ -117,32 +118,35 @@ class GradientGram:
         return self._report
 
     def __enter__(self) -> GradientGram:
-        self._accounts = {}
         self._sizes = self._result = self._report = None
-        for name, parameter in self._module.named_parameters():
-            if parameter.requires_grad and not self._is_excluded(name):
-                self._accounts[id(parameter)] = ParameterAccount(
-                    name,
-                    parameter,
-                    keep_terms=self._keep_terms,
-                    verify=self._verify,
-                    one_pass=self._micro_batches == 1,
-                )
-        self._refuse_idle_patterns()
-        trainable = sum(p.numel() for p in self._module.parameters() if p.requires_grad)
+        named = list(self._module.named_parameters())
+        self._refuse_idle_patterns([name for name, _ in named])
+        self._accounts = {
+            id(parameter): ParameterAccount(
+                name,
+                parameter,
+                keep_terms=self._keep_terms,
+                verify=self._verify,
+                one_pass=self._micro_batches == 1,
+            )
+            for name, parameter in named
+            if parameter.requires_grad and not self._is_excluded(name)
+        }
+        trainable = sum(parameter.numel() for _, parameter in named if parameter.requires_grad)
         covered = sum(account.parameter.numel() for account in self._accounts.values())
         self._coverage = covered / trainable if trainable else 1.0
-        self._observer = PassObserver(self._module, self._accounts, self._names_of_time_first(), self._verify)
-        self._observer.micro_batches = self._micro_batches
+        self._observer = PassObserver(
+            self._module, self._accounts, self._names_of_time_first(), self._verify, self._micro_batches
+        )
         self._active = True
         try:
+            for account in self._accounts.values():
+                self._handles.append(account.parameter.register_hook(account.receive))
             self._eager = run_eagerly(self._module)
             self._observer.attach()
         except BaseException:
             self.abandon()
             raise
-        for account in self._accounts.values():
-            self._handles.append(account.parameter.register_hook(account.receive))
         return self
 
     def __exit__(
@@ -192,6 +196,10 @@ class GradientGram:
             IncompleteGramError: nothing ran inside the context, or a parameter received a gradient of which not every
                 part is in the matrix.
         """
+        with nullcontext() if self._observer is None else self._observer.quiet():
+            return self._gram(loss_scale)
+
+    def _gram(self, loss_scale: float) -> Tensor:
         if self._result is None:
             sizes = self._batch_sizes()
             size = sum(sizes)
@@ -206,6 +214,9 @@ class GradientGram:
             self._report = CoverageReport(
                 tuple(CoverageRow.of(account) for account in self._accounts.values()), self.coverage
             )
+        if len(self._batch_sizes()) == 1:
+            factor = float(self.batch_size) if self._reduction == "mean" else 1.0
+            return self._result * (factor / loss_scale) ** 2
         scale = self._example_scale().to(self._result.device) / loss_scale
         return self._result * scale[:, None] * scale
 
@@ -267,6 +278,8 @@ class GradientGram:
         return factors.repeat_interleave(sizes)
 
     def _names_of_time_first(self) -> set[str]:
+        if not self._time_first:
+            return time_first_layers(self._module)
         names = [name for name, _ in self._module.named_modules()]
         found = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self._time_first)}
         idle = [pattern for pattern in self._time_first if not any(fnmatchcase(name, pattern) for name in names)]
@@ -277,9 +290,8 @@ class GradientGram:
     def _is_excluded(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._exclude)
 
-    def _refuse_idle_patterns(self) -> None:
+    def _refuse_idle_patterns(self, names: list[str]) -> None:
         """A pattern that matches nothing is a typo, and what it was meant to leave out would go unnoticed."""
-        names = [name for name, _ in self._module.named_parameters()]
         idle = [pattern for pattern in self._exclude if not any(fnmatchcase(name, pattern) for name in names)]
         if idle:
             raise DisclosureError(

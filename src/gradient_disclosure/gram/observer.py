@@ -37,10 +37,16 @@ class PassObserver:
         accounts: account of each parameter to follow, by ``id``.
         time_first: names of modules whose data are (time, batch, ...).
         verify: also check that modules with parameters of their own do not mix examples.
+        micro_batches: number of forward and backward passes.
     """
 
     def __init__(
-        self, module: nn.Module, accounts: dict[int, ParameterAccount], time_first: set[str], verify: bool
+        self,
+        module: nn.Module,
+        accounts: dict[int, ParameterAccount],
+        time_first: set[str],
+        verify: bool,
+        micro_batches: int,
     ) -> None:
         self._module = module
         self._accounts = accounts
@@ -52,7 +58,7 @@ class PassObserver:
         self._handles: list[Any] = []
         self._sizes: list[int] = []
         self._backward_began = False
-        self.micro_batches = 1
+        self._micro_batches = micro_batches
         self.active = False
 
     @property
@@ -70,14 +76,15 @@ class PassObserver:
     def attach(self) -> None:
         """Register the hooks and begin to follow the parameters."""
         inside: set[int] = set()
+        concerned = self._modules_with_parameters()
         for name, child in self._module.named_modules():
             refuse_batch_coupling(name, child)
-            if id(child) in inside or not any(id(p) in self._accounts for p in child.parameters()):
+            if id(child) in inside or name not in concerned:
                 continue
             terms = call_terms_of(child)
             if terms is not None:
                 inside |= {id(part) for part in child.modules()}
-                enter, leave = self._enter_layer(name), self._leave_layer(name, terms)
+                enter, leave = self._enter_layer(name), self._leave_layer(terms)
             else:
                 enter, leave = self._enter_module(name), self._leave_module
             self._handles += [
@@ -86,6 +93,15 @@ class PassObserver:
             ]
         self.active = True
         self._trace.__enter__()
+
+    def _modules_with_parameters(self) -> set[str]:
+        """Names of the modules that own parameters to follow, or contain modules that do."""
+        found: set[str] = set()
+        for name, child in self._module.named_modules(remove_duplicate=False):
+            if any(id(p) in self._accounts for p in child._parameters.values()):
+                parts = name.split(".") if name else []
+                found |= {".".join(parts[:depth]) for depth in range(len(parts) + 1)}
+        return found
 
     def detach(self) -> None:
         """Remove everything."""
@@ -99,13 +115,13 @@ class PassObserver:
 
     def _begin_if_new(self) -> None:
         """A module that runs after a backward pass, not within it, begins another micro-batch."""
-        if self.micro_batches == 1 or not self._backward_began or torch._C._current_graph_task_id() != -1:
+        if self._micro_batches == 1 or not self._backward_began or torch._C._current_graph_task_id() != -1:
             return
         assert self._layout.size is not None
         self._sizes.append(self._layout.size)
-        if len(self._sizes) == self.micro_batches:
+        if len(self._sizes) == self._micro_batches:
             raise IncompleteGramError(
-                f"more than micro_batches={self.micro_batches} forward and backward passes ran in one context"
+                f"more than micro_batches={self._micro_batches} forward and backward passes ran in one context"
             )
         for account in self._accounts.values():
             account.end_micro_batch()
@@ -120,14 +136,17 @@ class PassObserver:
         def enter(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if self._trace.paused:
                 return None
-            self._begin_if_new()
-            data = self._layout.propose(name, args, kwargs, outermost=not self._frames)
-            frame = Frame(name, layer, observed=bool(data))
-            if data:
-                frame.state = ForwardState.now(data[0].device, random=is_random(layer))
-                args, kwargs = self._take_shared_inputs(name, args, kwargs)
-                self._trace.paused += 1
-            self._frames.append(frame)
+            with (
+                torch._C.DisableTorchFunction()
+            ):  # what is looked at here need not be followed: it would only take time
+                self._begin_if_new()
+                data = self._layout.propose(name, args, kwargs, outermost=not self._frames)
+                frame = Frame(name, layer, observed=bool(data))
+                if data:
+                    frame.state = ForwardState.now(data[0].device, random=is_random(layer))
+                    args, kwargs = self._take_shared_inputs(name, args, kwargs)
+                    self._trace.paused += 1
+                self._frames.append(frame)
             return args, kwargs
 
         return enter
@@ -148,47 +167,57 @@ class PassObserver:
             self.met(meeting)
             return meeting.watched[0]
 
+        if not any(self._kinds.shared(tensor) for tensor in tensors_of((args, kwargs))):
+            return args, kwargs
         args, kwargs = tree_map_only(Tensor, take, (args, kwargs))
         return args, kwargs
 
-    def _leave_layer(self, name: str, terms: CallTerms) -> Callable[..., Any]:
+    def _leave_layer(self, terms: CallTerms) -> Callable[..., Any]:
         def leave(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             frame = self._pop(layer)
             if frame is None or not frame.observed:
                 return output
-            output = told_apart(output)
             self._trace.paused -= 1
-            accounts = self._accounts_in(layer)
-            admitted = [account.admits_use() for account in accounts.values()]
-            if not all(admitted):
-                return output
-            outputs = tensors_of(output)
-            if any(tensor.requires_grad for tensor in outputs):
-                assert frame.state is not None
-                rows = self._layout.rows(name, layer, args, kwargs, outputs)
-                if self._layout.size == 0:
-                    return output
-                use = self._layer_use(layer, args, kwargs, frame.state, terms, accounts, rows, name)
-                use.watch([tensor for tensor in outputs if tensor.requires_grad])
-                self._remember(use, outputs)
-            data = [tensor for tensor in tensors_of((args, kwargs)) if self._kinds.is_data(tensor)]
-            self._kinds.follow_rows("", data, output, self._layout.size)
+            with torch._C.DisableTorchFunction():
+                output = told_apart(output)
+                accounts = self._accounts_in(layer)
+                admitted = [account.admits_use() for account in accounts.values()]
+                if all(admitted):
+                    self._use_layer(frame, args, kwargs, output, terms, accounts)
+                data = [tensor for tensor in tensors_of((args, kwargs)) if self._kinds.is_data(tensor)]
+                self._kinds.follow_rows("", data, output, self._layout.size)
             return output
 
         return leave
 
-    def _layer_use(
+    def _use_layer(
         self,
-        layer: nn.Module,
+        frame: Frame,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        state: ForwardState,
+        output: Any,
         terms: CallTerms,
         accounts: dict[int, ParameterAccount],
-        rows: int,
-        name: str,
-    ) -> OpenUse:
-        args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.detach(), (args, kwargs))
+    ) -> None:
+        outputs = tensors_of(output)
+        watched = [tensor for tensor in outputs if tensor.requires_grad]
+        if watched:
+            rows = self._layout.rows(frame.name, frame.module, args, kwargs, outputs)
+            if self._layout.size:
+                resolve = self._layer_resolver(frame, args, kwargs, terms, rows)
+                use = OpenUse(accounts, type(frame.module).__name__, resolve, self._is_live)
+                use.watch(watched)
+                self._remember(use, outputs)
+
+    def _layer_resolver(
+        self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], terms: CallTerms, rows: int
+    ) -> Callable[[Sequence[Tensor | None]], Iterator[tuple[int, Term]]]:
+        name, layer, state = frame.name, frame.module, frame.state
+        assert state is not None
+        if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+            args = (args[0].detach(),)
+        else:
+            args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.detach(), (args, kwargs))
         inputs = tensors_of((args, kwargs))
         versions = [tensor._version for tensor in inputs]
         batch_size = self._layout.size
@@ -200,11 +229,11 @@ class PassObserver:
             call = LayerCall(
                 layer, args, kwargs, tuple(gradients), state, batch_size * rows, self._layout.axis(name) == 1
             )
-            with self._quiet(), _naming(name):
+            with self.quiet(), _naming(name):
                 for local, term in terms(call):
                     yield id(layer.get_parameter(local)), folded(term, rows)
 
-        return OpenUse(accounts, type(layer).__name__, resolve, self._is_live)
+        return resolve
 
     # ------------------------------------------------------------------ other modules
 
@@ -250,7 +279,7 @@ class PassObserver:
         run = module_run(frame, args, kwargs, output, self._kinds, self._layout)
         if isinstance(run, str):
             return run
-        with self._quiet():
+        with self.quiet():
             problem = run.problem()
         if problem is not None:
             return problem
@@ -261,7 +290,7 @@ class PassObserver:
         def resolved(gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Term]]:
             arrived = iter(gradients)
             spread = [next(arrived) if tensor.requires_grad else None for tensor in outputs]
-            with self._quiet():
+            with self.quiet():
                 for parameter, term in resolve(spread):
                     yield id(parameter), term
 
@@ -282,7 +311,7 @@ class PassObserver:
 
     def _refuse_mixing(self, frame: Frame, args: Any, kwargs: Any, output: Any) -> None:
         """A module that uses parameters of its own must not let one example act on the output of another."""
-        with self._quiet():
+        with self.quiet():
             mixes = mixes_examples(tensors_of(output), frame.sources, self._layout.size)
             if not mixes and not any(True for child in frame.module.children() for _ in child.parameters()):
                 run = module_run(frame, args, kwargs, output, self._kinds, self._layout)
@@ -297,7 +326,7 @@ class PassObserver:
         accounts = {key: self._accounts[key] for value in meeting.values for key in value.parameters()}
 
         def resolve(gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Term]]:
-            with self._quiet():
+            with self.quiet():
                 for parameter, term in meeting.resolve(gradients):
                     yield id(parameter), term
 
@@ -335,7 +364,8 @@ class PassObserver:
         return self.active and not self._trace.paused
 
     def _accounts_in(self, layer: nn.Module) -> dict[int, ParameterAccount]:
-        return {id(p): self._accounts[id(p)] for p in layer.parameters() if id(p) in self._accounts}
+        own = layer._parameters.values() if not layer._modules else layer.parameters()
+        return {id(p): self._accounts[id(p)] for p in own if id(p) in self._accounts}
 
     def _pop(self, module: nn.Module) -> Frame | None:
         last = self._frames[-1] if self._frames else None
@@ -347,7 +377,8 @@ class PassObserver:
                 return frame
         return None
 
-    def _quiet(self) -> Quiet:
+    def quiet(self) -> Quiet:
+        """A context in which nothing is followed."""
         if torch._C._current_graph_task_id() != -1:
             self._backward_began = True
         return Quiet(self._trace)

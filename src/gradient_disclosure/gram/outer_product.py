@@ -93,6 +93,10 @@ class OuterProduct(Single):
         """``K_ij = Σ_{t,s} (a_it·a_js)(e_it·e_js)``: all PAIRS of positions, exact for sequences too."""
         batch, positions = self.a.shape[:2]
         a, e = self.a.flatten(0, 1), self.e.flatten(0, 1)
+        if len(a) * max(len(a), a.shape[1], e.shape[1]) <= chunk_elements:
+            a, e = a.double(), e.double()
+            pairs = (a @ a.T).mul_(e @ e.T)
+            return pairs if positions == 1 else pairs.reshape(batch, positions, batch, positions).sum(dim=(1, 3))
         gram = torch.zeros(batch, batch, dtype=torch.float64, device=a.device)
         size = max(1, chunk_elements // max(1, len(a)))
         for start in range(0, len(a), size):

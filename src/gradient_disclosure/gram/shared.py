@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from gradient_disclosure.gram.terms import Dense, Lookup, Term
 
+NO_CONTAINER = (bool, int, float, str, torch.dtype, torch.device, slice)
+
 
 @dataclass(frozen=True, eq=False)
 class Operation:
@@ -136,7 +138,13 @@ def _lookup(value: SharedValue, gradients: Tensor) -> tuple[nn.Parameter, Term] 
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
-    """The tensors in a nested structure, in order."""
+    """The tensors in a nested structure, in the order of ``tree_leaves``."""
     if isinstance(tree, Tensor):
         return [tree]
+    if tree is None or isinstance(tree, NO_CONTAINER):
+        return []
+    if type(tree) in (tuple, list):  # by far the most frequent; pytree is slow on them
+        return [tensor for part in tree for tensor in tensors_of(part)]
+    if type(tree) is dict:
+        return [tensor for part in tree.values() for tensor in tensors_of(part)] if tree else []
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

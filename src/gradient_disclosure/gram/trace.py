@@ -22,6 +22,7 @@ from gradient_disclosure.gram.meetings import Meeting, broadcast_meeting, generi
 from gradient_disclosure.gram.outputs import told_apart
 from gradient_disclosure.gram.shared import Operation, SharedValue, tensors_of
 
+NO_TENSOR = frozenset({"dim", "size", "numel", "is_floating_point", "register_hook", "stride", "is_contiguous"})
 NOTHING_RANDOM = frozenset({"__get__", "size", "dim", "numel", "is_floating_point", "expand", "view", "__getitem__"})
 
 
@@ -65,9 +66,15 @@ class ParameterTrace(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.paused:
+        if self.paused or func.__name__ in NO_TENSOR:
             return func(*args, **kwargs)
-        tensors = tensors_of((args, kwargs)) if len(args) != 1 or kwargs else tensors_of(args[0])
+        if func.__name__ == "__get__":
+            output = func(*args, **kwargs)
+            if not isinstance(output, Tensor):  # x.shape, x.dtype, ...
+                return output
+        tensors = [tensor for part in args for tensor in ((part,) if isinstance(part, Tensor) else tensors_of(part))]
+        if kwargs:
+            tensors += tensors_of(kwargs)
         values = [value for tensor in tensors if (value := self.kinds.shared(tensor)) is not None]
         if values:
             return self._with_shared(Operation(func, args, kwargs), tensors, values)
