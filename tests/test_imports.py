@@ -13,7 +13,7 @@ PACKAGE = "gradient_disclosure"
 NUMERICS = {"torch", "numpy", "scipy"}
 STANDARD = {
     "__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "fnmatch", "functools", "importlib",
-    "inspect", "itertools", "logging", "math", "pathlib", "sys", "time", "types", "typing", "weakref",
+    "inspect", "itertools", "logging", "math", "pathlib", "random", "sys", "time", "types", "typing", "weakref",
 }  # fmt: skip
 
 EVERYWHERE_FORBIDDEN = {"hydra", "omegaconf", "pytorch_lightning"}

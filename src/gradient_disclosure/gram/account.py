@@ -80,6 +80,11 @@ class ParameterAccount:
 
     def add(self, term: Term, gradient_dtype: torch.dtype, way: str, seconds: float) -> None:
         """A part of one use's per-example gradients arrived."""
+        if self.contributed:
+            raise IncompleteGramError(
+                f"a second gradient of '{self.name}' arrived: one GradientGram context holds one backward pass. Add "
+                "losses up before backward(), and take gradients of gradients, or gradients of inputs, outside of it."
+            )
         self._coarsest = max(self._coarsest, torch.finfo(gradient_dtype).eps)
         self._uses.append(term)
         self.ways[way] = self.ways.get(way, 0.0) + seconds

@@ -38,14 +38,26 @@ class BatchLayout:
         """Take the size from a module's arguments if nothing is known yet; its data arguments."""
         axis = self.axis(name)
         tensors = tensors_of((args, kwargs))
+        if outermost and not self.settled:
+            self.size = None
         if outermost:  # what the module is called with is data, even if it was made within the context
             for tensor in tensors:
                 if tensor.dim() > axis and self.size in (None, tensor.shape[axis]):
                     self._kinds.add_data(tensor)
         data = [tensor for tensor in tensors if self._kinds.is_data(tensor)]
         if self.size is None or (axis == 1 and not self.settled):  # torch's own time-first layers are certain
-            self.size = next((tensor.shape[axis] for tensor in data if tensor.dim() > axis), self.size)
+            sizes = [tensor.shape[axis] for tensor in data if tensor.dim() > axis]
+            self.size = next((size for size in sizes if size != 1), sizes[0] if sizes else self.size)
         return data
+
+    def take_for_all(self, name: str, tensor: Tensor) -> bool:
+        """Whether a layer's input has one row for all examples (positions given by the user): then it is no data."""
+        axis = self.axis(name)
+        held = tensor.dim() > axis and tensor.shape[axis] == 1 and self.size not in (None, 1)
+        if held and not tensor.requires_grad:
+            self._kinds.add_constant(tensor)
+            return True
+        return False
 
     def rows(self, name: str, layer: nn.Module, args: Any, kwargs: Any, outputs: Sequence[Tensor]) -> int:
         """Consecutive rows of one example in a layer's input.

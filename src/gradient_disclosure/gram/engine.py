@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gradient_disclosure.errors import DisclosureError, IncompleteGramError
+from gradient_disclosure.errors import DisclosureError, IncompleteGramError, UnsupportedLayerError
 from gradient_disclosure.gram import layers  # noqa: F401  (registers them)
 from gradient_disclosure.gram.account import ParameterAccount
 from gradient_disclosure.gram.batch_axis import time_first_layers
@@ -120,6 +120,7 @@ class GradientGram:
     def __enter__(self) -> GradientGram:
         self._sizes = self._result = self._report = None
         named = list(self._module.named_parameters())
+        _refuse_complex(named)
         self._refuse_idle_patterns([name for name, _ in named])
         self._accounts = {
             id(parameter): ParameterAccount(
@@ -298,3 +299,12 @@ class GradientGram:
                 f"exclude={idle} matches no parameter. Patterns are of parameter names, e.g. 'body.2.*' for all of "
                 f"layer 'body.2'; the names here begin with {names[:3]}."
             )
+
+
+def _refuse_complex(named: list[tuple[str, nn.Parameter]]) -> None:
+    found = [name for name, parameter in named if parameter.requires_grad and parameter.is_complex()]
+    if found:
+        raise UnsupportedLayerError(
+            f"{', '.join(found)}: per-example gradients of complex parameters are not computed. Freeze them, or hold "
+            "real and imaginary part as two real parameters."
+        )

@@ -28,6 +28,8 @@ def module_run(
 
     if not size or not outputs or any(t.dim() <= axis or t.shape[axis] != size for t in outputs):
         return f"axis {axis} of what it returns is not the examples"
+    if any(kinds.shared(tensor) for tensor in tensors_of((args, kwargs))):
+        return "what it is called with comes from parameters itself"
     if not is_plain((args, kwargs)):
         return "it is called with objects that running it again could change"
     if versions(args, kwargs) != frame.versions:

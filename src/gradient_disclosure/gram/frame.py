@@ -28,10 +28,8 @@ class Frame:
         versions: of its argument tensors before it ran.
         uses: uses of parameters inside it so far.
         lost: parameters whose use inside it could not be resolved, with the reason.
-        own_meetings: parameters met data in its own forward.
         checkpointed: a part of it runs under gradient checkpointing.
         switched_on: the trace was switched on for this module (a checkpoint that is run again).
-        sources: what a check for mixed examples starts from: outputs of its layers and of its own meetings.
     """
 
     name: str
@@ -41,10 +39,8 @@ class Frame:
     versions: tuple[int, ...] = ()
     uses: list[OpenUse] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
-    own_meetings: bool = False
     checkpointed: bool = False
     switched_on: bool = False
-    sources: list[Tensor] = field(default_factory=list)
 
     @property
     def described(self) -> str:

@@ -63,6 +63,8 @@ def broadcast_meeting(
     shapes = _operand_shapes(operation, name, values)
     if shapes is None or not batch_size:
         return None
+    if any(value.tensor.dim() == 0 for value in values):  # expanded, it would count for the result's precision
+        return None
     full = next(iter(shapes.values()))
     values = list({id(value.tensor): value for value in values}.values())
     aligned = _aligned(values, full, data, kinds, batch_size)

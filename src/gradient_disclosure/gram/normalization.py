@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradient_disclosure.errors import BatchCouplingError
 from gradient_disclosure.gram.registry import ParameterTerm, register_gram_terms
 from gradient_disclosure.gram.terms import Dense
 
@@ -23,9 +24,18 @@ def _affine(module: nn.Module, normalized: Tensor, e: Tensor, shared: tuple[int,
             yield name, Dense(summed.flatten(1), tuple(parameter.shape))
 
 
+def _refuse_normalized_batch(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> None:
+    if len(module.normalized_shape) >= x.dim():
+        raise BatchCouplingError(
+            f"it normalizes over {tuple(module.normalized_shape)}, all axes of its input, the batch among them: one "
+            "example has no gradient of its own. Normalize over the feature axes alone."
+        )
+
+
 @register_gram_terms(nn.LayerNorm)
 def layer_norm_terms(module: nn.LayerNorm, x: Tensor, e: Tensor) -> Iterator[ParameterTerm]:
     """Terms of γ and β (*normalized_shape) from inputs and output gradients (B, ..., *normalized_shape)."""
+    _refuse_normalized_batch(module, x)
     normalized = F.layer_norm(x, module.normalized_shape, eps=module.eps)
     yield from _affine(module, normalized, e, tuple(range(1, x.dim() - len(module.normalized_shape))))
 
@@ -33,6 +43,7 @@ def layer_norm_terms(module: nn.LayerNorm, x: Tensor, e: Tensor) -> Iterator[Par
 @register_gram_terms(nn.RMSNorm)
 def rms_norm_terms(module: nn.RMSNorm, x: Tensor, e: Tensor) -> Iterator[ParameterTerm]:
     """Terms of the gain (*normalized_shape) from inputs and output gradients (B, ..., *normalized_shape)."""
+    _refuse_normalized_batch(module, x)
     normalized = F.rms_norm(x, module.normalized_shape, eps=module.eps)
     yield from _affine(module, normalized, e, tuple(range(1, x.dim() - len(module.normalized_shape))))
 

@@ -51,11 +51,12 @@ class PassObserver:
         self._module = module
         self._accounts = accounts
         self._verify = verify
-        self._kinds = TensorKinds((account.parameter for account in accounts.values()), module.buffers())
+        self._kinds = TensorKinds((account.parameter for account in accounts.values()), _constants_of(module))
         self._layout = BatchLayout(self._kinds, time_first)
         self._trace = ParameterTrace(self._kinds, self)
         self._frames: list[Frame] = []
         self._handles: list[Any] = []
+        self._sources: list[tuple[Tensor, int]] = []
         self._sizes: list[int] = []
         self._backward_began = False
         self._micro_batches = micro_batches
@@ -87,12 +88,29 @@ class PassObserver:
                 enter, leave = self._enter_layer(name), self._leave_layer(terms)
             else:
                 enter, leave = self._enter_module(name), self._leave_module
+            enter, leave = self._only_for(child, enter, None), self._only_for(child, leave, 2)
             self._handles += [
                 child.register_forward_pre_hook(enter, with_kwargs=True),
-                child.register_forward_hook(leave, with_kwargs=True, always_call=True),
+                child.register_forward_hook(leave, with_kwargs=True, always_call=True, prepend=True),
             ]
+        self._refuse_nesting()
         self.active = True
         self._trace.__enter__()
+
+    def _refuse_nesting(self) -> None:
+        for mode in torch.overrides._get_current_function_mode_stack():
+            if isinstance(mode, ParameterTrace) and mode.kinds.follows(self._accounts):
+                raise DisclosureError("another GradientGram is open on the same parameters: close it first")
+
+    def _only_for(self, owner: nn.Module, hook: Callable[..., Any], result: int | None) -> Callable[..., Any]:
+        """A hook that does nothing on a copy of the module, nor after the context."""
+
+        def called(module: nn.Module, *given: Any) -> Any:
+            if module is owner and self.active:
+                return hook(module, *given)
+            return None if result is None else given[result]
+
+        return called
 
     def _modules_with_parameters(self) -> set[str]:
         """Names of the modules that own parameters to follow, or contain modules that do."""
@@ -113,9 +131,11 @@ class PassObserver:
         self._handles = []
         self._frames = []
 
-    def _begin_if_new(self) -> None:
+    def begin_if_new(self) -> None:
         """A module that runs after a backward pass, not within it, begins another micro-batch."""
-        if self._micro_batches == 1 or not self._backward_began or torch._C._current_graph_task_id() != -1:
+        if self._micro_batches == 1 or torch._C._current_graph_task_id() != -1:
+            return
+        if not self._backward_began:
             return
         assert self._layout.size is not None
         self._sizes.append(self._layout.size)
@@ -139,8 +159,9 @@ class PassObserver:
             with (
                 torch._C.DisableTorchFunction()
             ):  # what is looked at here need not be followed: it would only take time
-                self._begin_if_new()
+                self.begin_if_new()
                 data = self._layout.propose(name, args, kwargs, outermost=not self._frames)
+                data = [tensor for tensor in data if not self._layout.take_for_all(name, tensor)]
                 frame = Frame(name, layer, observed=bool(data))
                 if data:
                     frame.state = ForwardState.now(data[0].device, random=is_random(layer))
@@ -207,7 +228,7 @@ class PassObserver:
                 resolve = self._layer_resolver(frame, args, kwargs, terms, rows)
                 use = OpenUse(accounts, type(frame.module).__name__, resolve, self._is_live)
                 use.watch(watched)
-                self._remember(use, outputs)
+                self._remember(use, outputs[:1], self._layout.axis(frame.name))
 
     def _layer_resolver(
         self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], terms: CallTerms, rows: int
@@ -241,10 +262,14 @@ class PassObserver:
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._trace.paused:
                 return
-            self._begin_if_new()
+            self.begin_if_new()
+            if not self._frames and not name and self._micro_batches > 1 and self._layout.settled:
+                raise IncompleteGramError(
+                    "the module ran twice before a backward pass: with micro_batches each forward pass is followed by "
+                    "its backward pass."
+                )
             self._layout.propose(name, args, kwargs, outermost=not self._frames)
             frame = Frame(name, module, versions=versions(args, kwargs), checkpointed=is_checkpointed())
-            frame.sources = [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad]
             if not in_first_forward() and torch.is_grad_enabled() and not self._trace.is_on():
                 self._trace.__enter__()
                 frame.switched_on = True
@@ -267,8 +292,8 @@ class PassObserver:
             reason = self._run_again(frame, args, kwargs, output, outer)
             if reason is not None:
                 self._pass_on(frame, reason, outer)
-        elif self._verify and frame.own_meetings and not frame.checkpointed and in_first_forward():
-            self._refuse_mixing(frame, args, kwargs, output)
+        if outer is None and self._verify and not frame.checkpointed and in_first_forward():
+            self._refuse_mixing(frame, output)
         return output
 
     def _run_again(self, frame: Frame, args: Any, kwargs: Any, output: Any, outer: Frame | None) -> str | None:
@@ -288,17 +313,19 @@ class PassObserver:
         resolve = run.resolver(wanted)
 
         def resolved(gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Term]]:
-            arrived = iter(gradients)
-            spread = [next(arrived) if tensor.requires_grad else None for tensor in outputs]
+            arrived = dict(zip(watched, gradients, strict=True))
+            spread = [arrived.get(at) for at in range(len(outputs))]
             with self.quiet():
                 for parameter, term in resolve(spread):
                     yield id(parameter), term
 
         outputs = tensors_of(output)
+        known = {id(tensor): at for at, tensor in reversed(list(enumerate(outputs))) if tensor.requires_grad}
+        watched = sorted(known.values())  # a tensor that is returned twice has one gradient
         self._layout.settled = True
         accounts = {key: self._accounts[key] for key in frame.lost}
         use = OpenUse(accounts, f"{type(frame.module).__name__} again under vmap", resolved, self._is_live)
-        use.watch([tensor for tensor in outputs if tensor.requires_grad])
+        use.watch([outputs[at] for at in watched])
         if outer is not None:
             outer.uses.append(use)
         return None
@@ -309,21 +336,25 @@ class PassObserver:
             raise refusal(self._accounts, lost, mixes=reason == MIXES)
         outer.lost |= lost
 
-    def _refuse_mixing(self, frame: Frame, args: Any, kwargs: Any, output: Any) -> None:
-        """A module that uses parameters of its own must not let one example act on the output of another."""
+    def _refuse_mixing(self, frame: Frame, output: Any) -> None:
+        """No example may act on the output of another, from the parameters it meets first to the end."""
         with self.quiet():
-            mixes = mixes_examples(tensors_of(output), frame.sources, self._layout.size)
-            if not mixes and not any(True for child in frame.module.children() for _ in child.parameters()):
-                run = module_run(frame, args, kwargs, output, self._kinds, self._layout)
-                mixes = not isinstance(run, str) and run.problem() == MIXES  # small: also what no gradient reaches
+            mixes = mixes_examples(tensors_of(output), self._sources, self._layout.size)
+        self._sources = []
         if mixes:
             raise mixing_refusal(frame)
 
     # ------------------------------------------------------------------ what the trace reports
 
+    def propose_batch_size(self, data: list[Tensor]) -> int | None:
+        """The batch size, taken from data if nothing has told it yet."""
+        if self._layout.size is None:
+            self._layout.size = next((tensor.shape[0] for tensor in data if tensor.dim()), None)
+        return self._layout.size
+
     def met(self, meeting: Meeting) -> None:
         """Shared values met the data at an operation."""
-        accounts = {key: self._accounts[key] for value in meeting.values for key in value.parameters()}
+        accounts = {key: self._accounts[key] for value in meeting.values for key in value.parameters}
 
         def resolve(gradients: Sequence[Tensor | None]) -> Iterator[tuple[int, Term]]:
             with self.quiet():
@@ -334,14 +365,12 @@ class PassObserver:
         use.watch(meeting.watched, may_change=not meeting.watches_operands)
         self._layout.settled = True
         self._remember(use, meeting.outputs)
-        if self._frames:
-            self._frames[-1].own_meetings = True
 
     def lost(self, values: list[SharedValue], reason: str) -> None:
         """Shared values were used in a way that cannot be resolved at the operation."""
         if self._layout.size == 0:
             return
-        found = {key: reason for value in values for key in value.parameters()}
+        found = {key: reason for value in values for key in value.parameters}
         if self._frames:
             self._frames[-1].lost |= found
         else:
@@ -349,16 +378,17 @@ class PassObserver:
 
     def admits(self, values: list[SharedValue]) -> bool:
         """Whether an operation counts; not if checkpointing merely runs it again."""
-        keys = {key for value in values for key in value.parameters()}
+        keys = {key for value in values for key in value.parameters}
         admitted = [self._accounts[key].admits_use() for key in keys]
         return all(admitted)
 
     # ------------------------------------------------------------------ small things
 
-    def _remember(self, use: OpenUse, outputs: Sequence[Tensor]) -> None:
+    def _remember(self, use: OpenUse, outputs: Sequence[Tensor], axis: int = 0) -> None:
         if self._frames:
             self._frames[-1].uses.append(use)
-            self._frames[-1].sources += [t for t in outputs if self._verify and t.requires_grad]
+            if self._verify and in_first_forward():
+                self._sources += [(tensor, axis) for tensor in outputs if tensor.requires_grad]
 
     def _is_live(self) -> bool:
         return self.active and not self._trace.paused
@@ -404,3 +434,11 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except DisclosureError as error:
         raise type(error)(f"'{name}': {error}") from error
+
+
+def _constants_of(module: nn.Module) -> Iterator[Tensor]:
+    """Tensors of a module that no example has a part in: buffers, parameters not to follow, plain attributes."""
+    yield from module.buffers()
+    yield from module.parameters()
+    for child in module.modules():
+        yield from (value for value in vars(child).values() if isinstance(value, Tensor))

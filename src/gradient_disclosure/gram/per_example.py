@@ -154,8 +154,11 @@ def _for_each_example(
         if "randomness" in str(error):
             raise
     before = torch.get_rng_state()
-    rows = [alone(*(tensor[i] for tensor in tensors)) for i in range(tensors[0].shape[0])]
-    if not torch.equal(before, torch.get_rng_state()):
+    try:
+        rows = [alone(*(tensor[i] for tensor in tensors)) for i in range(tensors[0].shape[0])]
+        random = not torch.equal(before, torch.get_rng_state())
+    finally:
         torch.set_rng_state(before)
+    if random:
         raise RuntimeError("randomness: the operation draws random numbers")
     return tuple(torch.stack(parts) for parts in zip(*rows, strict=True))

@@ -94,12 +94,16 @@ def call_terms_of(module: nn.Module) -> CallTerms | None:
     A subclass counts only if it runs its registered ancestor's ``forward``: another forward has other gradients. So has
     a module whose weight is computed from others (a parametrization, weight norm).
     """
-    if parametrize.is_parametrized(module) or any(isinstance(value, Tensor) for value in vars(module).values()):
+    own = vars(module)
+    if parametrize.is_parametrized(module) or "forward" in own or any(isinstance(v, Tensor) for v in own.values()):
         return None
     for ancestor in type(module).__mro__:
         for key in (ancestor, f"{ancestor.__module__}.{ancestor.__qualname__}"):
             if key in _REGISTERED:
-                same = getattr(type(module), "forward", None) is getattr(ancestor, "forward", None)
+                same = all(
+                    getattr(type(module), name, None) is getattr(ancestor, name, None)
+                    for name in ("forward", "_conv_forward")
+                )
                 return _REGISTERED[key] if same else None
     return None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +18,7 @@ from gradient_disclosure.gram.terms import Dense, Term
 
 Resolve = Callable[[Sequence[Tensor | None]], Iterator[tuple[nn.Parameter, Term]]]
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 MIXES = "its output changes when it is run one example at a time: it mixes the examples of a batch"
 
 
@@ -86,7 +90,24 @@ class ModuleRun:
         def run(shared: Sequence[Tensor], examples: Sequence[Tensor]) -> Any:
             args, kwargs = self._arguments.of_one(examples)
             values = rest | dict(zip(names, shared, strict=True))
-            output = torch.func.functional_call(self._module, values, args, kwargs)
+            with _as_it_was(self._module):
+                output = torch.func.functional_call(self._module, values, args, kwargs)
             return tensors_of(output)
 
         return run
+
+
+@contextmanager
+def _as_it_was(module: nn.Module) -> Iterator[None]:
+    """Run a module's forward without hooks; whatever it stores on itself is put back as it was."""
+    stored = [(child, dict(vars(child))) for child in module.modules()]
+    numbers = random.getstate()
+    for child, _ in stored:
+        vars(child).update({key: OrderedDict() for key in HOOKS})
+    try:
+        yield
+    finally:
+        random.setstate(numbers)
+        for child, attributes in stored:
+            vars(child).clear()
+            vars(child).update(attributes)

@@ -50,26 +50,19 @@ class SharedValue:
 
     Attributes:
         tensor: its value in the running forward pass.
-        parameter: the parameter itself; None for a computed value.
+        parameters: the parameters it depends on, by ``id``.
         operation: what computed it; None for a parameter.
         position: which of the operation's output tensors it is.
         inputs: the shared values it was computed from.
+        age: it was computed after all values of a lower age.
     """
 
     tensor: Tensor
-    parameter: nn.Parameter | None = None
+    parameters: dict[int, nn.Parameter]
     operation: Operation | None = None
     position: int = 0
     inputs: tuple[SharedValue, ...] = ()
-
-    def parameters(self) -> dict[int, nn.Parameter]:
-        """The parameters it depends on, by ``id``."""
-        if self.parameter is not None:
-            return {id(self.parameter): self.parameter}
-        found: dict[int, nn.Parameter] = {}
-        for value in self.inputs:
-            found.update(value.parameters())
-        return found
+    age: int = 0
 
 
 def pull_back(value: SharedValue, gradients: Tensor) -> Iterator[tuple[nn.Parameter, Term]]:
@@ -80,19 +73,23 @@ def pull_back(value: SharedValue, gradients: Tensor) -> Iterator[tuple[nn.Parame
         gradients: (B, *value.shape), each example's gradient of it.
 
     Yields:
-        (parameter, term); a parameter that is reached in several ways comes several times, its terms add.
+        (parameter, term); a parameter may come several times, its terms add.
     """
-    if value.parameter is not None:
-        shape = tuple(value.parameter.shape)
-        yield value.parameter, Dense(gradients.reshape(gradients.shape[0], -1), shape)
-        return
-    assert value.operation is not None
-    looked_up = _lookup(value, gradients)
-    if looked_up is not None:
-        yield looked_up
-        return
-    for one, gradient in zip(value.inputs, _operation_vjp(value, gradients), strict=True):
-        yield from pull_back(one, gradient)
+    waiting = {id(value): (value, gradients)}
+    while waiting:  # youngest first: all that a value gets is there before it is passed on
+        value, gradients = waiting.pop(max(waiting, key=lambda key: waiting[key][0].age))
+        if value.operation is None:
+            parameter = next(iter(value.parameters.values()))
+            yield parameter, Dense(gradients.reshape(gradients.shape[0], -1), tuple(parameter.shape))
+            continue
+        looked_up = _lookup(value, gradients)
+        if looked_up is not None:
+            yield looked_up
+            continue
+        inputs = list({id(one): one for one in value.inputs}.values())
+        for one, gradient in zip(inputs, _operation_vjp(value, inputs, gradients), strict=True):
+            known = waiting.get(id(one))
+            waiting[id(one)] = (one, gradient if known is None else known[1] + gradient)
 
 
 def rows_as_gradients(rows: Tensor) -> Tensor:
@@ -104,16 +101,16 @@ def rows_as_gradients(rows: Tensor) -> Tensor:
     return spread
 
 
-def _operation_vjp(value: SharedValue, gradients: Tensor) -> Sequence[Tensor]:
+def _operation_vjp(value: SharedValue, inputs: list[SharedValue], gradients: Tensor) -> Sequence[Tensor]:
     operation = value.operation
     assert operation is not None
-    ids = [id(one.tensor) for one in value.inputs]
+    ids = [id(one.tensor) for one in inputs]
 
     def forward(*values: Tensor) -> Tensor:
         output = operation.run(dict(zip(ids, values, strict=True)))
         return tensors_of(output)[value.position]
 
-    vjp = torch.func.vjp(forward, *(one.tensor.detach() for one in value.inputs))[1]
+    vjp = torch.func.vjp(forward, *(one.tensor.detach() for one in inputs))[1]
     found: Sequence[Tensor] = torch.func.vmap(vjp)(gradients.to(value.tensor.dtype))
     return found
 
@@ -124,7 +121,7 @@ def _lookup(value: SharedValue, gradients: Tensor) -> tuple[nn.Parameter, Term] 
     assert operation is not None
     if operation.function is not torch.nn.functional.embedding or len(value.inputs) != 1:
         return None
-    table = value.inputs[0].parameter
+    table = next(iter(value.inputs[0].parameters.values())) if value.inputs[0].operation is None else None
     names = ("input", "weight", "padding_idx")
     given = dict(zip(names, operation.args, strict=False)) | operation.kwargs
     if table is None or given["weight"] is not table:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradient_disclosure.gram.kinds import TensorKinds
+from gradient_disclosure.gram.kinds import OF_FIRST_ONLY, OF_SHAPE_ONLY, TensorKinds, changes_in_place, moves_rows
 from gradient_disclosure.gram.meetings import Meeting, broadcast_meeting, generic_meeting, product_meeting
 from gradient_disclosure.gram.outputs import told_apart
 from gradient_disclosure.gram.shared import Operation, SharedValue, tensors_of
@@ -32,6 +32,12 @@ class Observer(Protocol):
     @property
     def batch_size_so_far(self) -> int | None:
         """Number of examples in the running pass, as far as is known."""
+
+    def begin_if_new(self) -> None:
+        """Begin another micro-batch if a backward pass has been run since the last one began."""
+
+    def propose_batch_size(self, data: list[Tensor]) -> int | None:
+        """The batch size, taken from data if nothing has told it yet."""
 
     def met(self, meeting: Meeting) -> None:
         """Shared values met the data; the gradient will arrive at ``meeting.watched``."""
@@ -78,15 +84,22 @@ class ParameterTrace(TorchFunctionMode):
         values = [value for tensor in tensors if (value := self.kinds.shared(tensor)) is not None]
         if values:
             return self._with_shared(Operation(func, args, kwargs), tensors, values)
+        filled = tensors and changes_in_place(func.__name__, kwargs) and self.kinds.is_constant(tensors[0])
+        if filled and any(self.kinds.is_data(tensor) for tensor in tensors):  # zeros that are filled with data
+            self.kinds.add_data(tensors[0])
         output = func(*args, **kwargs)
         if isinstance(output, Tensor | tuple | list):
-            self._classify(func, tensors, output)
+            self._classify(Operation(func, args, kwargs), tensors, output)
         return output
 
-    def _classify(self, func: Callable[..., Any], tensors: list[Tensor], output: Any) -> None:
-        data = [tensor for tensor in tensors if self.kinds.is_data(tensor)]
+    def _classify(self, operation: Operation, tensors: list[Tensor], output: Any) -> None:
+        name = operation.function.__name__
+        counted = tensors[:1] if name in OF_FIRST_ONLY else [] if name in OF_SHAPE_ONLY else tensors
+        data = [tensor for tensor in counted if self.kinds.is_data(tensor)]
         if data:
-            self.kinds.follow_rows(func.__name__, data, output, self._observer.batch_size_so_far)
+            if moves_rows(name, operation.args, operation.kwargs, data[0].dim()):
+                return
+            self.kinds.follow_rows(name, data, output, self._observer.batch_size_so_far)
         else:
             for tensor in tensors_of(output):
                 self.kinds.add_constant(tensor)
@@ -94,9 +107,14 @@ class ParameterTrace(TorchFunctionMode):
     def _with_shared(self, operation: Operation, tensors: list[Tensor], values: list[SharedValue]) -> Any:
         data = [tensor for tensor in tensors if self.kinds.is_data(tensor)]
         name = getattr(operation.function, "__name__", "")
-        in_place = name.endswith("_") and not name.endswith("__")
-        if in_place and self.kinds.shared(tensors[0]) is not None:
-            self._observer.lost(values, f"'{name}' changes it in place")
+        if torch.is_grad_enabled():
+            self._observer.begin_if_new()
+        changed = changes_in_place(name, operation.kwargs)
+        if name == "__setitem__" or (changed and self.kinds.shared(tensors[0]) is not None):
+            if torch.is_grad_enabled():
+                self._observer.lost(values, f"'{name}' changes a tensor in place")
+            if self.kinds.is_constant(tensors[0]):
+                self.kinds.add_data(tensors[0])
             return operation.function(*operation.args, **operation.kwargs)
         if not data:
             return self._chain(operation, values)
@@ -115,7 +133,7 @@ class ParameterTrace(TorchFunctionMode):
         return output
 
     def _meeting(self, operation: Operation, name: str, values: list[SharedValue], data: list[Tensor]) -> Any:
-        batch_size = self._observer.batch_size_so_far
+        batch_size = self._observer.propose_batch_size(data)
         admitted = self._observer.admits(values)
         broadcast = broadcast_meeting(operation, name, values, data, self.kinds, batch_size)
         if broadcast is not None:  # also where a checkpoint only runs it again: it compares the tensors that are saved
@@ -133,5 +151,6 @@ class ParameterTrace(TorchFunctionMode):
                 self._observer.lost(values, found)
             else:
                 self._observer.met(replace(found, outputs=tuple(outputs)))
-        self.kinds.follow_rows(name, data, output, batch_size)
+        if not moves_rows(name, operation.args, operation.kwargs, data[0].dim()):
+            self.kinds.follow_rows(name, data, output, batch_size)
         return output
