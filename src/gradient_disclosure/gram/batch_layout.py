@@ -54,7 +54,7 @@ class BatchLayout:
         """Whether a layer's input has one row for all examples (positions given by the user): then it is no data."""
         axis = self.axis(name)
         held = tensor.dim() > axis and tensor.shape[axis] == 1 and self.size not in (None, 1)
-        if held and not tensor.requires_grad:
+        if held and not tensor.requires_grad and not self._kinds.is_mixed(tensor):
             self._kinds.add_constant(tensor)
             return True
         return False

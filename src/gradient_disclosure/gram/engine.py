@@ -33,8 +33,9 @@ class GradientGram:
 
     The first axis of each layer's input must be the batch. What torch's own recurrent and transformer layers take
     time-first is known; name others with ``time_first``. A layer that gets another number of rows than the batch has is
-    an error; one that works time-first on as many steps as there are examples, and is not named, cannot be told apart:
-    its part would be wrong.
+    an error; one that works time-first on as many steps as there are examples, and is not named, is found by ``verify``
+    alone. A loss in which the examples meet OUTSIDE of the module (a contrastive one) is not found at all: what is
+    returned then are the inner products of the gradients that reach the module through each example's outputs.
 
     Args:
         module: any module.
@@ -43,15 +44,15 @@ class GradientGram:
             example's own loss is then B times its share of the batch loss.
         exclude: patterns (``fnmatch``) of parameter names to leave out on purpose; :attr:`coverage` then falls below 1.
         keep_terms: keep what :meth:`weighted_gradient` needs until the context is left (a censor subtracts with it).
-        verify: check that the per-example gradients of each parameter add up to the gradient autograd computed (about
-            a third of a backward pass), and that small custom modules do not mix the examples of a batch.
+        verify: check that the per-example gradients of each parameter add up to the gradient autograd computed, and
+            that no example acts on the output of another. It costs about as much as another backward pass, and runs
+            the user's tensor hooks once more.
         micro_batches: number of forward and backward passes whose gradients accumulate into one step. Their examples
             form one Gram, cross products included; the inputs of all passes are kept until the context is left.
         time_first: patterns of names of modules that take (time, batch, ...), "" for the module itself.
 
     Raises:
-        BatchCouplingError: on entry, for layers that normalize over the batch; during the pass, for small custom
-            modules that mix its examples.
+        BatchCouplingError: on entry, for layers that normalize over the batch; during the pass, where examples mix.
 
     Example:
         >>> import torch

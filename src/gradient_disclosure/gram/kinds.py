@@ -78,6 +78,7 @@ class TensorKinds:
         self._count = 0
         self._shared = dict(self._roots)
         self._constants: dict[int, weakref.ref[Tensor]] = {}
+        self._mixed: dict[int, weakref.ref[Tensor]] = {}
         self._merged: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         for constant in constants:
             if id(constant) not in self._roots:
@@ -120,6 +121,15 @@ class TensorKinds:
         """Remember a tensor that no example has a part in; ``trainable``: an excluded parameter."""
         if trainable or not tensor.requires_grad:
             self._constants[id(tensor)] = weakref.ref(tensor)
+
+    def add_mixed(self, tensor: Tensor) -> None:
+        """Remember a tensor that was computed from several examples: it is never the same for all."""
+        self._mixed[id(tensor)] = weakref.ref(tensor)
+
+    def is_mixed(self, tensor: Tensor) -> bool:
+        """Whether a tensor was seen to be computed from several examples."""
+        known = self._mixed.get(id(tensor))
+        return known is not None and known() is tensor
 
     def add_data(self, tensor: Tensor) -> None:
         """Take a tensor for data although it was made within the pass."""

@@ -156,9 +156,7 @@ class PassObserver:
         def enter(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if self._trace.paused:
                 return None
-            with (
-                torch._C.DisableTorchFunction()
-            ):  # what is looked at here need not be followed: it would only take time
+            with torch._C.DisableTorchFunction():  # what is looked at here need not be followed
                 self.begin_if_new()
                 data = self._layout.propose(name, args, kwargs, outermost=not self._frames)
                 data = [tensor for tensor in data if not self._layout.take_for_all(name, tensor)]

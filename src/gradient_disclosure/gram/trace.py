@@ -97,6 +97,11 @@ class ParameterTrace(TorchFunctionMode):
         counted = tensors[:1] if name in OF_FIRST_ONLY else [] if name in OF_SHAPE_ONLY else tensors
         data = [tensor for tensor in counted if self.kinds.is_data(tensor)]
         if data:
+            size = self._observer.batch_size_so_far
+            if size != 1 and any(self.kinds.is_mixed(t) or (t.dim() and t.shape[0] != 1) for t in data):
+                for tensor in tensors_of(output):
+                    if not tensor.requires_grad:
+                        self.kinds.add_mixed(tensor)
             if moves_rows(name, operation.args, operation.kwargs, data[0].dim()):
                 return
             self.kinds.follow_rows(name, data, output, self._observer.batch_size_so_far)
