@@ -32,7 +32,7 @@ from gradient_disclosure.errors import (
 from gradient_disclosure.gram.engine import GradientGram, LossReduction
 from gradient_disclosure.ledger import DisclosureLedger, Exposure
 from gradient_disclosure.scores.clipping import GaussianMechanism
-from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness, refuse_non_finite
+from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness
 from gradient_disclosure.scores.scoring import Scoring
 
 logger = logging.getLogger(__name__)
@@ -164,13 +164,15 @@ class GradientUniqueness(Callback):
         if self._waits:
             return
         step = trainer.global_step
+        if scaler_will_skip(trainer, pl_module):
+            self.skipped_steps += 1
+            logger.info("step %d: the gradient scaler skips it (overflow); nothing is disclosed, nothing scored", step)
+            self._close()
+            return
         try:
             self._audit(self._open, trainer, pl_module, step)
         except (NonFiniteGradientError, IllConditionedGramError) as error:
-            if not scaler_will_skip(trainer, pl_module):
-                raise type(error)(f"step {step}: {error}{self._open.named(self.example_ids)}") from None
-            self.skipped_steps += 1
-            logger.info("step %d: the gradient scaler skips it (overflow); nothing is disclosed, nothing scored", step)
+            raise type(error)(f"step {step}: {error}{self._open.named(self.example_ids)}") from None
         finally:
             self._close()
 
@@ -208,12 +210,10 @@ class GradientUniqueness(Callback):
 
     def _audit(self, step_seen: ObservedStep, trainer: Trainer, pl_module: LightningModule, step: int) -> None:
         observed = step_seen.gram
+        self.ledger.begin_step()
         if observed.batch_size == 0:
-            self.ledger.begin_step()
             return
         gram = observed.gram(loss_scale=loss_scale(trainer)).cpu()
-        refuse_non_finite(gram)
-        self.ledger.begin_step()
         self._verified = self._verified or observed.verified
         self._audited_steps += 1
         decision = self._decide(gram, step_seen, step)

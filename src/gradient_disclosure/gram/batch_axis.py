@@ -29,6 +29,8 @@ def time_first_layers(module: nn.Module) -> set[str]:
         set()
     """
     found = {id(layer) for child in module.modules() for layer in _time_first_of(child)}
+    if not found:
+        return set()
     return {name for name, child in module.named_modules() if id(child) in found}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Literal
@@ -45,8 +44,8 @@ class GradientGram:
         exclude: patterns (``fnmatch``) of parameter names to leave out on purpose; :attr:`coverage` then falls below 1.
         keep_terms: keep what :meth:`weighted_gradient` needs until the context is left (a censor subtracts with it).
         verify: check that the per-example gradients of each parameter add up to the gradient autograd computed, and
-            that no example acts on the output of another. It costs about as much as another backward pass, and runs
-            the user's tensor hooks once more.
+            that no example acts on the output of another (not where modules have backward hooks of their own). It
+            costs about as much as another backward pass, and runs the user's tensor hooks once more.
         micro_batches: number of forward and backward passes whose gradients accumulate into one step. Their examples
             form one Gram, cross products included; the inputs of all passes are kept until the context is left.
         time_first: patterns of names of modules that take (time, batch, ...), "" for the module itself.
@@ -198,7 +197,7 @@ class GradientGram:
             IncompleteGramError: nothing ran inside the context, or a parameter received a gradient of which not every
                 part is in the matrix.
         """
-        with nullcontext() if self._observer is None else self._observer.quiet():
+        with torch._C.DisableTorchFunction():  # nothing here need be followed
             return self._gram(loss_scale)
 
     def _gram(self, loss_scale: float) -> Tensor:

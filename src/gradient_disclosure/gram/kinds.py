@@ -43,7 +43,7 @@ def moves_rows(name: str, args: tuple[object, ...], kwargs: dict[str, object], n
         >>> moves_rows("transpose", (None, 1, -1), {}, 3), moves_rows("transpose", (None, 0, 1), {}, 3)
         (False, True)
     """
-    if name not in MOVES_ROWS:
+    if name not in MOVES_ROWS or ndim == 0:
         return False
     given = [value for value in (*args[1:], *kwargs.values()) if isinstance(value, int | tuple | list)]
     axes = [axis for value in given for axis in (value if isinstance(value, tuple | list) else (value,))]

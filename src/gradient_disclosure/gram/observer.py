@@ -77,14 +77,15 @@ class PassObserver:
     def attach(self) -> None:
         """Register the hooks and begin to follow the parameters."""
         inside: set[int] = set()
-        concerned = self._modules_with_parameters()
+        concerned: dict[int, bool] = {}
+        self._concerns(self._module, concerned)
         for name, child in self._module.named_modules():
             refuse_batch_coupling(name, child)
-            if id(child) in inside or name not in concerned:
+            if id(child) in inside or not concerned[id(child)]:
                 continue
             terms = call_terms_of(child)
             if terms is not None:
-                inside |= {id(part) for part in child.modules()}
+                inside |= {id(part) for part in child.modules()} if child._modules else set()
                 enter, leave = self._enter_layer(name), self._leave_layer(terms)
             else:
                 enter, leave = self._enter_module(name), self._leave_module
@@ -96,6 +97,10 @@ class PassObserver:
         self._refuse_nesting()
         self.active = True
         self._trace.__enter__()
+
+    def _has_hooks(self) -> bool:
+        """Whether somebody else counts backward passes (Opacus does): then none may be run but the real one."""
+        return any(child._backward_hooks or child._backward_pre_hooks for child in self._module.modules())
 
     def _refuse_nesting(self) -> None:
         for mode in torch.overrides._get_current_function_mode_stack():
@@ -112,14 +117,12 @@ class PassObserver:
 
         return called
 
-    def _modules_with_parameters(self) -> set[str]:
-        """Names of the modules that own parameters to follow, or contain modules that do."""
-        found: set[str] = set()
-        for name, child in self._module.named_modules(remove_duplicate=False):
-            if any(id(p) in self._accounts for p in child._parameters.values()):
-                parts = name.split(".") if name else []
-                found |= {".".join(parts[:depth]) for depth in range(len(parts) + 1)}
-        return found
+    def _concerns(self, module: nn.Module, known: dict[int, bool]) -> bool:
+        """Whether a module owns parameters to follow, or contains modules that do; of all modules within, by ``id``."""
+        if id(module) not in known:
+            within = [self._concerns(child, known) for child in module._modules.values() if child is not None]
+            known[id(module)] = any(within) or any(id(p) in self._accounts for p in module._parameters.values())
+        return known[id(module)]
 
     def detach(self) -> None:
         """Remove everything."""
@@ -290,7 +293,7 @@ class PassObserver:
             reason = self._run_again(frame, args, kwargs, output, outer)
             if reason is not None:
                 self._pass_on(frame, reason, outer)
-        if outer is None and self._verify and not frame.checkpointed and in_first_forward():
+        if outer is None and self._verify and not frame.checkpointed and in_first_forward() and not self._has_hooks():
             self._refuse_mixing(frame, output)
         return output
 
@@ -436,7 +439,6 @@ def _naming(name: str) -> Iterator[None]:
 
 def _constants_of(module: nn.Module) -> Iterator[Tensor]:
     """Tensors of a module that no example has a part in: buffers, parameters not to follow, plain attributes."""
-    yield from module.buffers()
-    yield from module.parameters()
     for child in module.modules():
-        yield from (value for value in vars(child).values() if isinstance(value, Tensor))
+        for held in (child._buffers, child._parameters, vars(child)):
+            yield from (value for value in held.values() if isinstance(value, Tensor))

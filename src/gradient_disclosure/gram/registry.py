@@ -98,13 +98,15 @@ def call_terms_of(module: nn.Module) -> CallTerms | None:
     if parametrize.is_parametrized(module) or "forward" in own or any(isinstance(v, Tensor) for v in own.values()):
         return None
     for ancestor in type(module).__mro__:
-        for key in (ancestor, f"{ancestor.__module__}.{ancestor.__qualname__}"):
-            if key in _REGISTERED:
-                same = all(
-                    getattr(type(module), name, None) is getattr(ancestor, name, None)
-                    for name in ("forward", "_conv_forward")
-                )
-                return _REGISTERED[key] if same else None
+        terms = _REGISTERED.get(ancestor) or _REGISTERED.get(f"{ancestor.__module__}.{ancestor.__qualname__}")
+        if terms is not None:
+            same = all(
+                getattr(type(module), name, None) is getattr(ancestor, name, None)
+                for name in ("forward", "_conv_forward")
+            )
+            return terms if same else None
+        if ancestor is nn.Module:
+            break
     return None
 
 

@@ -78,6 +78,9 @@ class Term(ABC):
 
     def _gram_by_blocks(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
         """Gram of the gradients themselves, one block of rows formed at a time."""
+        if self.batch_size * self.n_rows * self.row_size <= min(chunk_elements, CACHE_ELEMENTS):
+            whole = self.per_example().double()
+            return whole @ whole.T
         size = max(1, chunk_elements // max(1, self.batch_size * self.row_size))
         gram: Tensor | None = None
         for start in range(0, max(1, self.n_rows), size):

@@ -21,6 +21,7 @@ from torch import Tensor
 from gradient_disclosure.gram.lookup import Lookup
 from gradient_disclosure.gram.outer_product import OuterProduct
 from gradient_disclosure.gram.summed import (
+    CACHE_ELEMENTS,
     CHUNK_ELEMENTS,
     Single,
     Summed,
@@ -56,6 +57,9 @@ class Dense(Single):
 
     def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
         """Inner products ``<g_i, g_j>``, (B, B) float64."""
+        if self.g.numel() <= min(chunk_elements, CACHE_ELEMENTS):
+            g = self.g.double()
+            return g @ g.T
         gram = self.g.new_zeros((self.batch_size, self.batch_size), dtype=torch.float64)
         add_products(gram, self.g, self.g, chunk_elements)
         return gram
