@@ -9,13 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from gradient_disclosure.errors import IncompleteGramError
-from gradient_disclosure.gram.terms import Term, concatenate, merge
+from gradient_disclosure.gram.outer_product import OuterProduct
+from gradient_disclosure.gram.terms import CHUNK_ELEMENTS, Term, concatenate, merge
+from gradient_disclosure.gram.tied import TiedHead
 
 ROUNDING_STEPS = 1e3
 LARGEST_TOLERANCE = 5e-2
 """However coarse the precision, a difference beyond this fraction is an error, not rounding."""
 REDUCED_PRECISION = 5e-3
 """On accelerators a float32 convolution may be computed with 10-bit mantissas (TF32), in autograd and here alike."""
+
+
+def second_gradient(names: Sequence[str]) -> IncompleteGramError:
+    """The error for a second backward pass."""
+    return IncompleteGramError(
+        f"a second gradient of '{', '.join(names)}' arrived: one GradientGram context holds one backward pass. Add "
+        "losses up before backward(), and take gradients of gradients, or gradients of inputs, outside of it."
+    )
 
 
 class ParameterAccount:
@@ -28,10 +38,18 @@ class ParameterAccount:
         verify: compare the sum over the examples with the gradient autograd computed.
         one_pass: the uses of one forward and backward pass are all there is, so that the parameter may enter the Gram
             as soon as the last open one is known.
+        chunk_elements: entries of per-example gradients formed at a time.
     """
 
     def __init__(
-        self, name: str, parameter: nn.Parameter, *, keep_terms: bool, verify: bool, one_pass: bool = True
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        *,
+        keep_terms: bool,
+        verify: bool,
+        one_pass: bool = True,
+        chunk_elements: int = CHUNK_ELEMENTS,
     ) -> None:
         self.name = name
         self.parameter = parameter
@@ -41,7 +59,11 @@ class ParameterAccount:
         self._keep_terms = keep_terms
         self._verify = verify
         self._one_pass = one_pass
+        self._chunk_elements = chunk_elements
         self._open_uses = 0
+        self._announced: list[Tensor] = []
+        self._tied: TiedHead | None = None
+        self._head_sum: Tensor | None = None
         self._unrecorded_uses = 0
         self._uses: list[Term] = []
         self._micro_batches: list[Term | None] = []
@@ -68,8 +90,8 @@ class ParameterAccount:
         self._unrecorded_uses -= 1
         return True
 
-    def expect(self) -> None:
-        """A forward pass used the parameter once more."""
+    def expect(self, ids: Tensor | None = None) -> None:
+        """A forward pass used the parameter once more; ``ids``: it merely looked up these rows."""
         if self.contributed:
             raise IncompleteGramError(
                 f"'{self.name}' was used again after its gradient had been computed: one GradientGram context holds "
@@ -77,23 +99,45 @@ class ParameterAccount:
                 "gradients of n passes accumulate into one step."
             )
         self._open_uses += 1
+        if ids is not None:
+            self._announced.append(ids)
 
-    def add(self, term: Term, gradient_dtype: torch.dtype, way: str, seconds: float) -> None:
+    def add(self, term: Term, gradient_dtype: torch.dtype, way: str, seconds: float, *, with_sum: bool = False) -> None:
         """A part of one use's per-example gradients arrived."""
         if self.contributed:
-            raise IncompleteGramError(
-                f"a second gradient of '{self.name}' arrived: one GradientGram context holds one backward pass. Add "
-                "losses up before backward(), and take gradients of gradients, or gradients of inputs, outside of it."
-            )
+            raise second_gradient([self.name])
         self._coarsest = max(self._coarsest, torch.finfo(gradient_dtype).eps)
-        self._uses.append(term)
         self.ways[way] = self.ways.get(way, 0.0) + seconds
+        if not self._take_tied_head(term, with_sum=with_sum):
+            self._uses.append(term)
+
+    def deliver(self, terms: Sequence[Term], gradient_dtype: torch.dtype, way: str, seconds: float) -> Tensor:
+        """As :meth:`add`, for all of one use; returns its gradient, summed over the examples, as autograd would."""
+        term = merge(terms)
+        alone = self._open_uses == 1 and not self._uses and self._tied is None and self._is_plain
+        was_tied = self._tied is not None
+        self.add(term, gradient_dtype, way, seconds, with_sum=True)
+        total: Tensor | None = None
+        if alone:
+            total = self._contribute(with_sum=True)
+        elif self._tied is not None and not was_tied:
+            total = self._head_sum
+        return self.sum_of(terms) if total is None else total.to(self.parameter.dtype)
+
+    def sum_of(self, terms: Sequence[Term]) -> Tensor:
+        """``Σ_i G_i`` in the parameter's shape and precision."""
+        return merge(terms).weighted_sum(torch.ones(terms[0].batch_size)).to(self.parameter.dtype)
 
     def finish_use(self) -> None:
         """All of one use arrived, or will never; with the last of them the parameter enters the Gram."""
         self._open_uses -= 1
-        if self._open_uses == 0 and self._unrecorded_uses == 0 and self._one_pass and self._uses:
+        if self._open_uses == 0 and self._is_plain and (self._uses or self._tied is not None):
             self._contribute()
+
+    def give_up_use(self) -> None:
+        """One use is left to another way of finding its gradients."""
+        self._announced = []
+        self.finish_use()
 
     def receive(self, gradient: Tensor) -> None:
         """Autograd computed (a part of) the gradient of the parameter."""
@@ -125,7 +169,7 @@ class ParameterAccount:
         """
         if not self._one_pass:
             self._join(batch_sizes)
-        elif self._uses and not self.contributed:
+        elif (self._uses or self._tied is not None) and not self.contributed:
             self._contribute()
         if self._has_received and not self.contributed and sum(batch_sizes) > 0:
             raise IncompleteGramError(
@@ -154,15 +198,43 @@ class ParameterAccount:
         self._uses = [concatenate(parts)]
         self._contribute()
 
-    def _contribute(self) -> None:
-        term = merge(self._uses)
-        self._gram = term.gram()
+    @property
+    def _is_plain(self) -> bool:
+        """One pass in which every use was recorded as it ran."""
+        return self._one_pass and self._unrecorded_uses == 0
+
+    def _take_tied_head(self, term: Term, *, with_sum: bool) -> bool:
+        """Let an output layer's term enter the Gram at once, if all that is still to come are known lookups."""
+        lookups_remain = 0 < len(self._announced) == self._open_uses - 1 and not self._uses
+        if not lookups_remain or not self._is_plain or self._keep_terms:
+            return False
+        if not isinstance(term, OuterProduct) or not TiedHead.applies(term):
+            return False
+        self._gram, self._head_sum = self._entered(term, with_sum=with_sum)
+        self._tied = TiedHead(term, self._announced)
+        return True
+
+    def _entered(self, term: Term, *, with_sum: bool) -> tuple[Tensor, Tensor | None]:
+        if with_sum or self._verify:
+            return term.gram_and_sum(self._chunk_elements)
+        return term.gram(self._chunk_elements), None
+
+    def _contribute(self, *, with_sum: bool = False) -> Tensor | None:
+        """Enter the Gram; the sum over the examples is returned if wanted."""
+        total: Tensor | None = None
+        term = merge(self._uses) if self._uses else None
+        if term is not None:
+            gram, total = self._entered(term, with_sum=with_sum)
+            if self._tied is not None:
+                cross = self._tied.cross(term, self._chunk_elements)
+                gram += cross + cross.T
+            self._gram = gram if self._gram is None else self._gram + gram
         self.contributed = True
         if self._verify:
-            ones = torch.ones(term.batch_size, device=self._gram.device)
-            self._sum = term.weighted_sum(ones)
+            self._sum = torch.stack([part for part in (total, self._head_sum) if part is not None]).sum(dim=0)
         self._whole = term if self._keep_terms else None
-        self._uses = []
+        self._uses, self._tied, self._head_sum = [], None, None
+        return total
 
     def check_sum(self, batch_size: int, trace: float) -> None:
         """Compare the sum over the examples with the gradient autograd computed, if that was asked for.

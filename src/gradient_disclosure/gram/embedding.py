@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradient_disclosure.errors import BatchCouplingError
 from gradient_disclosure.gram.call import LayerCall
-from gradient_disclosure.gram.registry import ParameterTerm, register_call_terms, register_gram_terms
+from gradient_disclosure.gram.registry import ParameterTerm, first_argument, register_call_terms, register_gram_terms
 from gradient_disclosure.gram.terms import Lookup
 
 
@@ -22,6 +23,12 @@ def embedding_terms(module: nn.Embedding, ids: Tensor, e: Tensor) -> Iterator[Pa
         ids = ids.long().reshape(ids.shape[0], math.prod(ids.shape[1:]))
         e = e.reshape(*ids.shape, e.shape[-1])
         yield "weight", Lookup(_without_padding(ids, module), e, tuple(module.weight.shape))
+
+
+def ids_looked_up(module: nn.Module, args: Any, kwargs: Any) -> Tensor | None:
+    """The ids that a run of ``module`` looks up in its table, None if that is not all it does with it."""
+    ids = first_argument(args, kwargs) if isinstance(module, nn.Embedding) else None
+    return ids.detach() if isinstance(ids, Tensor) else None
 
 
 @register_call_terms(nn.EmbeddingBag)

@@ -19,6 +19,10 @@ from gradient_disclosure.gram.coverage import CoverageReport, CoverageRow
 from gradient_disclosure.gram.observer import PassObserver
 
 LossReduction = Literal["mean", "sum"]
+Mode = Literal["untouched", "reuse"]
+
+BYTES_OF_AN_ENTRY = 8
+"""A block of per-example gradients in float32, and as much again to convert and multiply it."""
 
 
 class GradientGram:
@@ -49,6 +53,13 @@ class GradientGram:
         micro_batches: number of forward and backward passes whose gradients accumulate into one step. Their examples
             form one Gram, cross products included; the inputs of all passes are kept until the context is left.
         time_first: patterns of names of modules that take (time, batch, ...), "" for the module itself.
+        mode: "untouched": training is bitwise what it would be, and the per-example gradients are formed beside the
+            gradients that autograd forms. "reuse": autograd does not form the weight gradients of known layers; their
+            ``.grad`` is the sum of the per-example ones, equal but for rounding, and nearly all of the cost is saved
+            where layers see sequences or images. No gradients of gradients then. A pass with ``verify`` compares with
+            autograd's gradients, so it is computed as "untouched": give ``verify=False`` where the time counts.
+        memory_budget_mb: about how much may be held at a time to form the per-example gradients of a parameter, on top
+            of a layer's inputs and output gradients.
 
     Raises:
         BatchCouplingError: on entry, for layers that normalize over the batch; during the pass, where examples mix.
@@ -73,7 +84,13 @@ class GradientGram:
         verify: bool = True,
         micro_batches: int = 1,
         time_first: Sequence[str] = (),
+        mode: Mode = "untouched",
+        memory_budget_mb: float = 16.0,
     ) -> None:
+        if mode not in ("untouched", "reuse"):
+            raise ValueError(f"mode must be 'untouched' or 'reuse', got {mode!r}")
+        if memory_budget_mb <= 0:
+            raise ValueError(f"memory_budget_mb must be positive, got {memory_budget_mb}")
         if loss_reduction not in ("mean", "sum"):
             raise ValueError(f"loss_reduction must be 'mean' or 'sum', got {loss_reduction!r}")
         if micro_batches < 1:
@@ -85,6 +102,8 @@ class GradientGram:
         self._verify = verify
         self._micro_batches = micro_batches
         self._time_first = tuple(time_first)
+        self._mode = mode
+        self._chunk_elements = max(1, int(memory_budget_mb * 1e6 / BYTES_OF_AN_ENTRY))
         self._handles: list[Any] = []
         self._accounts: dict[int, ParameterAccount] = {}
         self._observer: PassObserver | None = None
@@ -129,6 +148,7 @@ class GradientGram:
                 keep_terms=self._keep_terms,
                 verify=self._verify,
                 one_pass=self._micro_batches == 1,
+                chunk_elements=self._chunk_elements,
             )
             for name, parameter in named
             if parameter.requires_grad and not self._is_excluded(name)
@@ -137,7 +157,12 @@ class GradientGram:
         covered = sum(account.parameter.numel() for account in self._accounts.values())
         self._coverage = covered / trainable if trainable else 1.0
         self._observer = PassObserver(
-            self._module, self._accounts, self._names_of_time_first(), self._verify, self._micro_batches
+            self._module,
+            self._accounts,
+            self._names_of_time_first(),
+            self._verify,
+            self._micro_batches,
+            reuse=self._mode == "reuse" and not self._verify,
         )
         self._active = True
         try:

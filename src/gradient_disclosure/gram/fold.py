@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from gradient_disclosure.gram.correlation import Correlation
 from gradient_disclosure.gram.terms import Dense, Lookup, OuterProduct, Term, merge
 
 
@@ -33,6 +34,8 @@ def _folded(part: Term, rows: int) -> Term:
 
     if isinstance(part, OuterProduct):
         return replace(part, a=side_by_side(part.a), e=side_by_side(part.e))
+    if isinstance(part, Correlation):
+        return part.folded(rows)
     if isinstance(part, Lookup):
         return replace(part, ids=side_by_side(part.ids), e=side_by_side(part.e))
     assert isinstance(part, Dense)

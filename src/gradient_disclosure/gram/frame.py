@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ class Frame:
         lost: parameters whose use inside it could not be resolved, with the reason.
         checkpointed: a part of it runs under gradient checkpointing.
         switched_on: the trace was switched on for this module (a checkpoint that is run again).
+        held: parameters that need no gradient while it runs, because they get it otherwise.
     """
 
     name: str
@@ -41,6 +43,23 @@ class Frame:
     lost: dict[int, str] = field(default_factory=dict)
     checkpointed: bool = False
     switched_on: bool = False
+    held: list[nn.Parameter] = field(default_factory=list)
+
+    def hold(self, parameters: Iterable[nn.Parameter]) -> None:
+        """While the module runs, autograd does not record how its output depends on these parameters."""
+        with torch._C.DisableTorchFunction():
+            for parameter in parameters:
+                if parameter.requires_grad:
+                    self.held.append(parameter)
+                    parameter.requires_grad_(False)
+
+    def release(self) -> list[nn.Parameter]:
+        """The module has run; what was held needs its gradient again."""
+        held, self.held = self.held, []
+        with torch._C.DisableTorchFunction():
+            for parameter in held:
+                parameter.requires_grad_(True)
+        return held
 
     @property
     def described(self) -> str:

@@ -38,6 +38,11 @@ class Lookup(Single):
         """Number of examples B."""
         return self.ids.shape[0]
 
+    @property
+    def values(self) -> Tensor:
+        """The gradients of what was looked up."""
+        return self.e
+
     def rows(self, start: int, stop: int) -> Tensor:
         """The gradients of the table's rows ``start`` to ``stop``, (B, stop − start, n)."""
         shape = (self.batch_size, stop - start, self.e.shape[2])
@@ -59,10 +64,19 @@ class Lookup(Single):
 
         The work grows with the number of ids that occur, not with the size of the table.
         """
-        occurring, compact = self.ids.unique(return_inverse=True)
+        compact, _ = self.compact()
+        return compact._gram_by_blocks(chunk_elements)
+
+    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS) -> tuple[Tensor, Tensor]:
+        """Inner products, and the sum over the examples."""
+        return self.gram(chunk_elements), self.weighted_sum(torch.ones(self.batch_size))
+
+    def compact(self) -> tuple[Lookup, Tensor]:
+        """The same in a table of the rows that occur alone, and their numbers in the whole one, ascending."""
+        occurring, numbers = self.ids.unique(return_inverse=True)
         padding = int((occurring < 0).sum())
-        shape = (occurring.numel() - padding, self.e.shape[2])
-        return Lookup(compact - padding, self.e, shape)._gram_by_blocks(chunk_elements)
+        occurring = occurring[padding:]
+        return Lookup(numbers - padding, self.e, (occurring.numel(), self.e.shape[2])), occurring
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``Σ_i w_i G_i``, (V, n), for ``weights`` (B,); examples of weight 0 are left out."""

@@ -14,6 +14,8 @@ from gradient_disclosure.errors import DisclosureError, IncompleteGramError
 from gradient_disclosure.gram.account import ParameterAccount
 from gradient_disclosure.gram.batch_layout import BatchLayout
 from gradient_disclosure.gram.call import ForwardState, LayerCall
+from gradient_disclosure.gram.delivery import can_deliver, delivered
+from gradient_disclosure.gram.embedding import ids_looked_up
 from gradient_disclosure.gram.fallback import mixing_refusal, module_run, refusal
 from gradient_disclosure.gram.fold import folded
 from gradient_disclosure.gram.frame import Frame, in_first_forward, is_checkpointed, is_random, versions
@@ -28,6 +30,8 @@ from gradient_disclosure.gram.terms import Term
 from gradient_disclosure.gram.trace import ParameterTrace
 from gradient_disclosure.gram.uses import OpenUse
 
+Accounts = dict[int, ParameterAccount]
+
 
 class PassObserver:
     """Hooks a module for as long as a context lives and reports uses of its parameters to their accounts.
@@ -38,6 +42,7 @@ class PassObserver:
         time_first: names of modules whose data are (time, batch, ...).
         verify: also check that modules with parameters of their own do not mix examples.
         micro_batches: number of forward and backward passes.
+        reuse: parameters of known layers get the sum of the per-example gradients; autograd does not form their own.
     """
 
     def __init__(
@@ -47,10 +52,13 @@ class PassObserver:
         time_first: set[str],
         verify: bool,
         micro_batches: int,
+        *,
+        reuse: bool = False,
     ) -> None:
         self._module = module
         self._accounts = accounts
         self._verify = verify
+        self._reuse = reuse
         self._kinds = TensorKinds((account.parameter for account in accounts.values()), _constants_of(module))
         self._layout = BatchLayout(self._kinds, time_first)
         self._trace = ParameterTrace(self._kinds, self)
@@ -132,6 +140,8 @@ class PassObserver:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        for frame in self._frames:
+            frame.release()
         self._frames = []
 
     def begin_if_new(self) -> None:
@@ -168,6 +178,8 @@ class PassObserver:
                     frame.state = ForwardState.now(data[0].device, random=is_random(layer))
                     args, kwargs = self._take_shared_inputs(name, args, kwargs)
                     self._trace.paused += 1
+                    if self._reuse and torch.is_grad_enabled() and can_deliver(layer):
+                        frame.hold(account.parameter for account in self._accounts_in(layer).values())
                 self._frames.append(frame)
             return args, kwargs
 
@@ -201,25 +213,24 @@ class PassObserver:
                 return output
             self._trace.paused -= 1
             with torch._C.DisableTorchFunction():
+                held = {id(parameter) for parameter in frame.release()}
                 output = told_apart(output)
                 accounts = self._accounts_in(layer)
                 admitted = [account.admits_use() for account in accounts.values()]
-                if all(admitted):
-                    self._use_layer(frame, args, kwargs, output, terms, accounts)
+                counted = accounts if all(admitted) else {}
+                if held:
+                    delivers = {key: account for key, account in accounts.items() if key in held}
+                    output = self._deliver_layer(frame, args, kwargs, output, terms, counted, delivers)
+                elif counted:
+                    self._watch_layer(frame, args, kwargs, output, terms, counted)
                 data = [tensor for tensor in tensors_of((args, kwargs)) if self._kinds.is_data(tensor)]
                 self._kinds.follow_rows("", data, output, self._layout.size)
             return output
 
         return leave
 
-    def _use_layer(
-        self,
-        frame: Frame,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
-        terms: CallTerms,
-        accounts: dict[int, ParameterAccount],
+    def _watch_layer(
+        self, frame: Frame, args: Any, kwargs: Any, output: Any, terms: CallTerms, accounts: Accounts
     ) -> None:
         outputs = tensors_of(output)
         watched = [tensor for tensor in outputs if tensor.requires_grad]
@@ -227,9 +238,27 @@ class PassObserver:
             rows = self._layout.rows(frame.name, frame.module, args, kwargs, outputs)
             if self._layout.size:
                 resolve = self._layer_resolver(frame, args, kwargs, terms, rows)
-                use = OpenUse(accounts, type(frame.module).__name__, resolve, self._is_live)
+                ids = ids_looked_up(frame.module, args, kwargs)
+                use = OpenUse(accounts, type(frame.module).__name__, resolve, self._is_live, ids=ids)
                 use.watch(watched)
                 self._remember(use, outputs[:1], self._layout.axis(frame.name))
+
+    def _deliver_layer(
+        self, frame: Frame, args: Any, kwargs: Any, output: Any, terms: CallTerms, counted: Accounts, delivers: Accounts
+    ) -> Any:
+        """The output of a layer that ran as if its parameters needed no gradient."""
+        outputs = tensors_of(output)
+        if not any(tensor.is_floating_point() for tensor in outputs):
+            return output
+        rows = self._layout.rows(frame.name, frame.module, args, kwargs, outputs)
+        if not self._layout.size:
+            parameters = [account.parameter for account in delivers.values()]
+            return delivered(output, parameters, lambda _: [torch.zeros_like(each) for each in parameters])
+        resolve = self._layer_resolver(frame, args, kwargs, terms, rows)
+        ids = ids_looked_up(frame.module, args, kwargs)
+        use = OpenUse(counted, type(frame.module).__name__, resolve, self._is_live, ids=ids)
+        self._remember(use, [])
+        return use.deliver(output, delivers)
 
     def _layer_resolver(
         self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], terms: CallTerms, rows: int
@@ -406,6 +435,7 @@ class PassObserver:
             frame = self._frames.pop()
             if frame.module is module:
                 return frame
+            frame.release()
         return None
 
     def quiet(self) -> Quiet:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradient_disclosure.gram.summed import CHUNK_ELEMENTS, Single, add_products, non_zero, of_each_example
+from gradient_disclosure.gram.products import products
+from gradient_disclosure.gram.summed import CHUNK_ELEMENTS, Single, non_zero, of_each_example
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class OuterProduct(Single):
         """Outer products join if their inputs and outputs have the same sizes."""
         return type(self), self.a.shape[2], self.e.shape[2]
 
+    @property
+    def values(self) -> Tensor:
+        """The output gradients."""
+        return self.e
+
     def rows(self, start: int, stop: int) -> Tensor:
         """The gradients of the parameter's rows ``start`` to ``stop``, (B, stop − start, R)."""
         n = self.a.shape[2]
@@ -44,11 +50,29 @@ class OuterProduct(Single):
         block = torch.bmm(self.e.transpose(1, 2)[:, top : -(-last // max(1, n))], self.a).flatten(1)
         return block[:, first - top * n : last - top * n].reshape(self.batch_size, stop - start, self.row_size)
 
+    def blocks(self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None) -> Iterator[Tensor]:
+        """Blocks (B, w) of the gradients; see :meth:`Term.blocks`."""
+        batch, _, n = self.a.shape
+        rows = chunk_elements // max(1, batch * n)
+        if rows > 0 or n == 0:
+            yield from self._blocks_of(slice(0, n), max(1, rows), total)
+            return
+        columns = max(1, chunk_elements // batch)  # not even one row fits
+        for start in range(0, n, columns):
+            yield from self._blocks_of(slice(start, min(start + columns, n)), 1, total)
+
     def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
         """Inner products ``<G_i, G_j>``, (B, B) float64, by the cheaper of two exact ways."""
         if self._pairs_are_cheaper():
             return self._gram_by_pairs(chunk_elements)
         return self._gram_by_blocks(chunk_elements)
+
+    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS) -> tuple[Tensor, Tensor]:
+        """Inner products (B, B) float64, and ``Σ_i G_i`` in the parameter's shape, from the same blocks if possible."""
+        if self._pairs_are_cheaper():
+            total = self.e.flatten(0, 1).T @ self.a.flatten(0, 1)
+            return self._gram_by_pairs(chunk_elements), total.reshape(self.shape)
+        return super().gram_and_sum(chunk_elements)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``Σ_i w_i G_i`` in the parameter's shape, for ``weights`` (B,); examples of weight 0 are left out."""
@@ -81,13 +105,21 @@ class OuterProduct(Single):
         a, e = self.a.new_zeros(batch_size, 0, self.a.shape[2]), self.e.new_zeros(batch_size, 0, self.e.shape[2])
         return replace(self, a=a, e=e)
 
+    def _blocks_of(self, columns: slice, rows: int, total: Tensor | None) -> Iterator[Tensor]:
+        """Blocks of ``rows`` rows of the outer product and some of its columns."""
+        a, e = self.a[:, :, columns], self.e.transpose(1, 2)
+        matrix = None if total is None else total.view(self.e.shape[2], self.a.shape[2])
+        for start in range(0, max(1, self.e.shape[2]), rows):
+            block = torch.bmm(e[:, start : start + rows], a)
+            if matrix is not None:
+                torch.sum(block, dim=0, out=matrix[start : start + rows, columns])
+            yield block.flatten(1)
+
     def _pairs_are_cheaper(self) -> bool:
-        """Multiply-adds of both ways, the Gram's symmetry not used (spec, Cost)."""
+        """Multiply-adds of both ways, those in float64 counted twice (spec, Cost)."""
         batch, positions, n = self.a.shape
         m = self.e.shape[2]
-        pairs = batch**2 * positions**2 * (n + m)
-        blocks = batch * positions * n * m + batch**2 * n * m
-        return pairs <= blocks
+        return batch * positions**2 * (n + m) <= (positions / 2 + batch) * n * m
 
     def _gram_by_pairs(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
         """``K_ij = Σ_{t,s} (a_it·a_js)(e_it·e_js)``: all PAIRS of positions, exact for sequences too."""
@@ -101,10 +133,7 @@ class OuterProduct(Single):
         size = max(1, chunk_elements // max(1, len(a)))
         for start in range(0, len(a), size):
             here = slice(start, min(start + size, len(a)))
-            pairs = gram.new_zeros(here.stop - start, len(a))
-            of_e = torch.zeros_like(pairs)
-            add_products(pairs, a[here], a, chunk_elements)
-            add_products(of_e, e[here], e, chunk_elements)
-            by_example = pairs.mul_(of_e).unflatten(1, (batch, positions)).sum(dim=2)
+            pairs = products(a[here], a, chunk_elements).mul_(products(e[here], e, chunk_elements))
+            by_example = pairs.unflatten(1, (batch, positions)).sum(dim=2)
             gram.index_add_(0, torch.arange(start, here.stop, device=a.device) // positions, by_example)
         return gram

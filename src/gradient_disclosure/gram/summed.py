@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from gradient_disclosure.gram.products import GramSum
+
 CHUNK_ELEMENTS = 2_000_000
 """Entries of a block of per-example gradients; 8 MB in float32 was the fastest size measured (spec, Cost)."""
 
-CACHE_ELEMENTS = 131_072
-"""Entries converted to float64 at a time on a CPU; 1 MB, so that they are multiplied while still in its cache."""
+SMALL = 131_072
+"""Gradients of no more entries than this (all examples together) are formed at once."""
 
 
 class Term(ABC):
@@ -68,28 +70,52 @@ class Term(ABC):
     def parts(self) -> tuple[Single, ...]:
         """The single forms whose sum this is."""
 
+    @property
+    @abstractmethod
+    def values(self) -> Tensor:
+        """A tensor on the device and in the precision of the gradients."""
+
+    def blocks(self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None) -> Iterator[Tensor]:
+        """The gradients in blocks (B, w) of at most about ``chunk_elements`` entries; each entry is in one of them.
+
+        Args:
+            chunk_elements: entries of a block.
+            total: filled with the sum over the examples, block by block; in the parameter's shape.
+        """
+        size = max(1, chunk_elements // max(1, self.batch_size * self.row_size))
+        matrix = None if total is None else total.view(self.n_rows, self.row_size)
+        for start in range(0, max(1, self.n_rows), size):
+            stop = min(start + size, self.n_rows)
+            block = self.rows(start, stop)
+            if matrix is not None:
+                matrix[start:stop] = block.sum(dim=0)
+            yield block.flatten(1)
+
     def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
         """Inner products ``<G_i, G_j>``, (B, B) float64, at most about ``chunk_elements`` entries formed at a time."""
         return self._gram_by_blocks(chunk_elements)
+
+    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS) -> tuple[Tensor, Tensor]:
+        """Inner products (B, B) float64, and ``Σ_i G_i`` in the parameter's shape, from the same blocks."""
+        total = torch.empty(self.shape, dtype=self.values.dtype, device=self.values.device)
+        return self._gram_by_blocks(chunk_elements, total), total
 
     def per_example(self) -> Tensor:
         """The gradients themselves, (B, P) for a parameter of P entries."""
         return self.rows(0, self.n_rows).flatten(1)
 
-    def _gram_by_blocks(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
-        """Gram of the gradients themselves, one block of rows formed at a time."""
-        if self.batch_size * self.n_rows * self.row_size <= min(chunk_elements, CACHE_ELEMENTS):
-            whole = self.per_example().double()
+    def _gram_by_blocks(self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None) -> Tensor:
+        """Gram of the gradients themselves, one block formed at a time."""
+        if self.batch_size * self.n_rows * self.row_size <= min(chunk_elements, SMALL):
+            whole = self.per_example()
+            if total is not None:
+                total.copy_(whole.sum(dim=0).view(self.shape))
+            whole = whole.double()
             return whole @ whole.T
-        size = max(1, chunk_elements // max(1, self.batch_size * self.row_size))
-        gram: Tensor | None = None
-        for start in range(0, max(1, self.n_rows), size):
-            block = self.rows(start, min(start + size, self.n_rows)).flatten(1)
-            if gram is None:
-                gram = block.new_zeros((self.batch_size, self.batch_size), dtype=torch.float64)
-            add_products(gram, block, block, chunk_elements)
-        assert gram is not None
-        return gram
+        gram = GramSum(self.batch_size, self.values.device, chunk_elements)
+        for block in self.blocks(chunk_elements, total):
+            gram.add(block)
+        return gram.result()
 
 
 class Single(Term):
@@ -145,6 +171,11 @@ class Summed(Term):
         """The single forms of all uses."""
         return tuple(part for term in self.terms for part in term.parts)
 
+    @property
+    def values(self) -> Tensor:
+        """Those of the first use."""
+        return self.terms[0].values
+
     def rows(self, start: int, stop: int) -> Tensor:
         """The sum of the uses' rows, (B, stop − start, R)."""
         total = self.terms[0].rows(start, stop)
@@ -159,20 +190,6 @@ class Summed(Term):
     def scaled(self, factors: Tensor) -> Summed:
         """Every use with each example's gradient multiplied by its factor."""
         return Summed(tuple(term.scaled(factors) for term in self.terms))
-
-
-def add_products(total: Tensor, left: Tensor, right: Tensor, chunk_elements: int) -> None:
-    """Add ``left @ rightᵀ`` to ``total`` (float64), the columns converted to float64 a few at a time.
-
-    Products of float32 numbers are exact in float64, so that only the sum is rounded.
-    """
-    entries = min(chunk_elements, CACHE_ELEMENTS) if total.device.type == "cpu" else chunk_elements
-    height = max(1, left.shape[0], right.shape[0])
-    width = max(entries // height, height)  # narrower, reading and writing ``total`` would cost the most
-    for start in range(0, left.shape[1], width):
-        x = left[:, start : start + width].double()
-        y = x if right is left else right[:, start : start + width].double()
-        total.addmm_(x, y.T)
 
 
 def non_zero(weights: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:

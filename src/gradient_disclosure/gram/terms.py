@@ -11,7 +11,7 @@ gradients as the model's own precision gives them, hence positive semi-definite,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,10 @@ from torch import Tensor
 from gradient_disclosure.gram.lookup import Lookup
 from gradient_disclosure.gram.outer_product import OuterProduct
 from gradient_disclosure.gram.summed import (
-    CACHE_ELEMENTS,
     CHUNK_ELEMENTS,
     Single,
     Summed,
     Term,
-    add_products,
     non_zero,
     of_each_example,
 )
@@ -51,18 +49,20 @@ class Dense(Single):
         """Number of examples B."""
         return self.g.shape[0]
 
+    @property
+    def values(self) -> Tensor:
+        """The gradients."""
+        return self.g
+
     def rows(self, start: int, stop: int) -> Tensor:
         """The gradients of the parameter's rows ``start`` to ``stop``, (B, stop − start, R)."""
         return self.g.reshape(self.batch_size, self.n_rows, self.row_size)[:, start:stop].clone()
 
-    def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
-        """Inner products ``<g_i, g_j>``, (B, B) float64."""
-        if self.g.numel() <= min(chunk_elements, CACHE_ELEMENTS):
-            g = self.g.double()
-            return g @ g.T
-        gram = self.g.new_zeros((self.batch_size, self.batch_size), dtype=torch.float64)
-        add_products(gram, self.g, self.g, chunk_elements)
-        return gram
+    def blocks(self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None) -> Iterator[Tensor]:
+        """The matrix itself."""
+        if total is not None:
+            total.view(-1).copy_(self.g.sum(dim=0))
+        yield self.g
 
     def per_example(self) -> Tensor:
         """The gradients themselves, (B, P)."""
