@@ -39,6 +39,7 @@ class ParameterAccount:
         one_pass: the uses of one forward and backward pass are all there is, so that the parameter may enter the Gram
             as soon as the last open one is known.
         chunk_elements: entries of per-example gradients formed at a time.
+        mixed: large float32 gradients are multiplied in mixed precision.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ParameterAccount:
         verify: bool,
         one_pass: bool = True,
         chunk_elements: int = CHUNK_ELEMENTS,
+        mixed: bool = False,
     ) -> None:
         self.name = name
         self.parameter = parameter
@@ -60,6 +62,7 @@ class ParameterAccount:
         self._verify = verify
         self._one_pass = one_pass
         self._chunk_elements = chunk_elements
+        self._mixed = mixed
         self._open_uses = 0
         self._announced: list[Tensor] = []
         self._tied: TiedHead | None = None
@@ -216,8 +219,8 @@ class ParameterAccount:
 
     def _entered(self, term: Term, *, with_sum: bool) -> tuple[Tensor, Tensor | None]:
         if with_sum or self._verify:
-            return term.gram_and_sum(self._chunk_elements)
-        return term.gram(self._chunk_elements), None
+            return term.gram_and_sum(self._chunk_elements, mixed=self._mixed)
+        return term.gram(self._chunk_elements, mixed=self._mixed), None
 
     def _contribute(self, *, with_sum: bool = False) -> Tensor | None:
         """Enter the Gram; the sum over the examples is returned if wanted."""
