@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None, models: Mapping[str, BenchmarkM
         options.seed,
     )
     torch.set_num_threads(settings.threads)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler tells of each start and stop
     console = Console(width=None if sys.stdout.isatty() else 180)
     path = options.output / f"{settings.device}.json"
     try:
@@ -78,7 +80,7 @@ def _require(settings: Settings) -> None:
 def _parser(models: Mapping[str, BenchmarkModel]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.benchmarks.{BENCHMARK}",
-        description="Time and peak memory of an audited step against a plain one, and of other ways to the same matrix.",
+        description="Time and peak memory of an audited step, and of other ways to its matrix, against a plain step.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     base = Settings()

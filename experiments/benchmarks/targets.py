@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SHORT_STEP = 0.050
-"""Seconds: for plain steps shorter than this, milliseconds are given and no target of time applies."""
+"""Seconds: for plain steps shorter than this, milliseconds are given and no target applies."""
 LARGEST_PEAK = 1.10
 """Largest ratio of peak memory for the project's own ways."""
 OURS = ("untouched", "reuse")
@@ -34,11 +34,16 @@ class Verdict:
         return f"≤ {self.target:.2f} {'met' if self.met else 'NOT met'}"
 
 
+def is_short(model: Mapping[str, Any]) -> bool:
+    """Whether the plain step is too short for the targets."""
+    return bool(model["plain"]["seconds"]["median"] < SHORT_STEP)
+
+
 def time_verdict(model: Mapping[str, Any], way: str) -> Verdict | None:
     """Whether a way's step is short enough; None where no target applies."""
     target = model.get("time_targets", {}).get(way)
     ratio = model["ways"][way].get("ratio")
-    if target is None or ratio is None or model["plain"]["seconds"]["median"] < SHORT_STEP:
+    if target is None or ratio is None or is_short(model):
         return None
     return Verdict(target, ratio["median"])
 
@@ -46,13 +51,15 @@ def time_verdict(model: Mapping[str, Any], way: str) -> Verdict | None:
 def memory_verdict(model: Mapping[str, Any], way: str) -> Verdict | None:
     """Whether a way's peak memory is low enough; None where no target applies."""
     peak = model["ways"][way].get("peak_ratio")
-    return Verdict(LARGEST_PEAK, peak) if way in OURS and peak is not None else None
+    if way not in OURS or peak is None or is_short(model):
+        return None
+    return Verdict(LARGEST_PEAK, peak)
 
 
 def opacus_verdict(model: Mapping[str, Any], way: str) -> Verdict | None:
     """Whether a way is no slower than Opacus hooks on the same model; the target is Opacus's own ratio."""
     opacus = model["ways"].get("opacus", {}).get("ratio")
     ratio = model["ways"][way].get("ratio")
-    if way not in OURS or opacus is None or ratio is None or model["plain"]["seconds"]["median"] < SHORT_STEP:
+    if way not in OURS or opacus is None or ratio is None or is_short(model):
         return None
     return Verdict(opacus["median"], ratio["median"])

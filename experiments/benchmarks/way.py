@@ -12,7 +12,7 @@ from experiments.benchmarks.workload import Workload
 from gradient_disclosure.errors import DisclosureError
 
 Observe = Callable[[], Tensor | None]
-"""Forward, backward, the Gram matrix (B, B) of the examples' own losses; leaves the batch loss's gradient in ``.grad``."""
+"""Forward, backward, the Gram matrix (B, B) of the examples' own losses; leaves the batch's gradient in ``.grad``."""
 
 
 class CannotRunError(DisclosureError):
