@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.benchmarks.measure import measure
 from experiments.benchmarks.models import MODELS, BenchmarkModel
-from experiments.benchmarks.options import add_output, add_settings, console, settings_of
+from experiments.benchmarks.options import add_fresh, add_output, add_settings, console, settings_of
 from experiments.benchmarks.record import load, provenance, save, why_again
 from experiments.benchmarks.settings import Settings
 from experiments.benchmarks.table import markdown, rich_table
@@ -65,6 +65,7 @@ def _parser(models: Mapping[str, BenchmarkModel]) -> argparse.ArgumentParser:
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     add_settings(parser, Settings())
     add_output(parser, BENCHMARK)
+    add_fresh(parser)
     return parser
 
 

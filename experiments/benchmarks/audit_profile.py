@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None, models: Mapping[str, BenchmarkM
             else:
                 out.print(f"{way.name} left out: {reason}")
         workload = models[options.model].workload(settings.seed, settings.torch_device)
-        found = {"description": models[options.model].description, "ways": profiled(ways, workload, settings.rounds)}
+        found: dict[str, Any] = {"description": models[options.model].description}
+        found["ways"] = profiled(ways, workload, settings.rounds)
         record["models"][options.model] = provenance(settings) | found
         save(path, record)
         write_text(path.with_suffix(".md"), markdown(record))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from experiments.benchmarks.measure import Record, measure
-from experiments.benchmarks.options import add_output, add_settings, console, settings_of
+from experiments.benchmarks.options import add_fresh, add_output, add_settings, console, settings_of
 from experiments.benchmarks.record import load, provenance, save, why_again
 from experiments.benchmarks.scaling_plot import draw
 from experiments.benchmarks.scaling_points import AXES, KINDS, Kind, Sizes, points
@@ -90,6 +90,7 @@ def _parser(axes: Mapping[str, Sequence[int]]) -> argparse.ArgumentParser:
     parser.add_argument("--axes", nargs="+", choices=list(axes), default=list(axes))
     add_settings(parser, Settings(rounds=15, seconds_per_way=20.0))
     add_output(parser, BENCHMARK)
+    add_fresh(parser)
     return parser
 
 

@@ -26,9 +26,13 @@ def add_settings(parser: argparse.ArgumentParser, base: Settings) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, benchmark: str) -> None:
-    """Where to write, and whether to begin anew."""
+    """Where to write."""
     folder = Path("experiments/results") / benchmark
     parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER")
+
+
+def add_fresh(parser: argparse.ArgumentParser) -> None:
+    """Whether to begin anew."""
     parser.add_argument("--fresh", action="store_true", help="measure again what is finished")
 
 

@@ -22,13 +22,7 @@ GROUPS = (PER_EXAMPLE, SUM, GRAM, CONVERSION, LAYERS, ATTENTION, OPTIMIZER, OTHE
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::matmul"}
 BATCHED = {"aten::bmm", "aten::baddbmm", "aten::baddbmm_"}
-CONVOLUTIONS = (
-    "aten::mkldnn_convolution",
-    "aten::convolution",
-    "aten::_convolution",
-    "aten::thnn_conv",
-    "aten::slow_c",
-)
+CONVOLUTIONS = ("aten::mkldnn_convolution", "aten::convolution", "aten::_convolution")
 
 
 @dataclass(frozen=True)
