@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 
@@ -26,7 +27,7 @@ def test_every_round_has_each_way_once_in_changing_order() -> None:
     assert min(np.diff(positions)) >= 3
     assert len({tuple(r) for r in rounds}) > 1
     # Rounds follow one another: what a round measured lies between those of its neighbors.
-    assert all(max(a.values()) < min(b.values()) for a, b in zip(rounds, rounds[1:], strict=False))
+    assert all(max(a.values()) < min(b.values()) for a, b in itertools.pairwise(rounds))
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 10, 40])
@@ -47,7 +48,7 @@ def test_spread() -> None:
 
 
 def test_what_takes_too_long_is_broken_off() -> None:
-    with pytest.raises(StepLimitError, match="longer than 0.05 s"), step_limit(0.05):
+    with pytest.raises(StepLimitError, match=r"longer than 0\.05 s"), step_limit(0.05):
         for _ in range(1000):
             time.sleep(0.005)
     time.sleep(0.06)  # no alarm remains
