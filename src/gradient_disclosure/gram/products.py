@@ -100,6 +100,17 @@ class GramSum:
         torch.baddbmm(self._partial, self._buffer, self._buffer.transpose(1, 2), out=self._partial)
 
 
+def square(x: Tensor) -> Tensor:
+    """``x xᵀ`` in float64, (N, N), of a matrix (N, w) that is small enough to be converted at once."""
+    x = x.double()
+    pieces = x.shape[1] // PIECE if x.device.type == "cpu" and len(x) <= FEW_EXAMPLES else 0
+    if pieces < 2:
+        return x @ x.T
+    several = x[:, : pieces * PIECE].unflatten(1, (pieces, PIECE)).transpose(0, 1)
+    rest = x[:, pieces * PIECE :]
+    return torch.bmm(several, several.transpose(1, 2)).sum(dim=0).addmm_(rest, rest.T)
+
+
 def add_symmetric(total: Tensor, x: Tensor, rows: int = TRIANGLE_ROWS) -> None:
     """Add ``x xᵀ`` to ``total`` on and below the diagonal; above it, only some entries are added to.
 
