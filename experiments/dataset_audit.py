@@ -24,7 +24,7 @@ from gradient_disclosure.errors import DisclosureError, RunFolderError, Unsuppor
 from gradient_disclosure.pipeline.folder import fingerprint
 from gradient_disclosure.scores.gnq import Damping
 from gradient_disclosure.training.fit import FINISHED, TrainedModel, Watch, train
-from gradient_disclosure.training.recipe import TrainingRecipe, target_members
+from gradient_disclosure.training.recipe import target_members
 
 logger = logging.getLogger("gradient_disclosure")
 
@@ -97,8 +97,8 @@ def damping_of(config: DictConfig, pool_size: int, asked: float | None, *, relat
         return Damping(asked, "relative" if relative else "absolute")
     if str(OmegaConf.select(config, "defense._target_")).endswith(".DPSGD") or config.audit.inverse != "damped":
         raise UnsupportedTrainingError(
-            "the in-run audit of this run has no damping of raw gradients (DP-SGD's noise or a pseudo-inverse takes its "
-            "place). Give --damping: λ in units of the sum over the whole pool. Scores are of raw gradients."
+            "the in-run audit of this run has no damping of raw gradients: DP-SGD's noise or a pseudo-inverse takes "
+            "its place. Give --damping, in units of the sum over the whole pool. Scores are of raw gradients."
         )
     own, p = config.audit.damping, config.training.batch_size / pool_size
     return Damping(own.value / (p if config.audit.scope == "batch" else 1.0), own.kind)
@@ -107,9 +107,7 @@ def damping_of(config: DictConfig, pool_size: int, asked: float | None, *, relat
 def batches_of(pool: Examples) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """The pool in order, as batches (inputs, labels, index)."""
     index = torch.arange(len(pool))
-    return [
-        (pool.inputs[rows], pool.labels[rows], rows) for rows in index.split(CAPTURE_BATCH)
-    ]
+    return [(pool.inputs[rows], pool.labels[rows], rows) for rows in index.split(CAPTURE_BATCH)]
 
 
 def at_moment(trained: TrainedModel, moment: str) -> torch.nn.Module:

@@ -37,9 +37,7 @@ def write_agreement(
     exact = audit.table().sort_values("index", ignore_index=True)
     table = exact.rename(columns={"gnq": "dataset"})[["index", "dataset", "squared_norm"]]
     for size in batch_sizes:
-        scores = batch_scores(
-            module, (pool.inputs, pool.labels), size, audit.result.damping, BATCH_DAMPING, seed
-        )
+        scores = batch_scores(module, (pool.inputs, pool.labels), size, audit.result.damping, BATCH_DAMPING, seed)
         assert scores["index"].equals(table["index"])
         for name in CHEAPER:
             table[f"{name}_{size}"] = scores[name]
@@ -59,9 +57,7 @@ def draw(folder: Path) -> None:
     table, summary = pd.read_parquet(folder / SCOPES), DatasetAudit.load(folder).summary()
     exact = torch.tensor(table["dataset"].to_numpy())
     columns = [name for name in table.columns if name not in ("index", "dataset")]
-    found: dict[str, Any] = {
-        name: asdict(agreement(torch.tensor(table[name].to_numpy()), exact)) for name in columns
-    }
+    found: dict[str, Any] = {name: asdict(agreement(torch.tensor(table[name].to_numpy()), exact)) for name in columns}
     write_text(folder / AGREEMENT, json.dumps(found, indent=2) + "\n")
     figure = scope_agreement(table, found, damping=float(summary["damping"] or 0), batch_damping=BATCH_DAMPING)
     write_bytes(folder / FIGURE, png(figure))

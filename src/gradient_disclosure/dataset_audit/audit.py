@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def audit_dataset(
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> model = torch.nn.Linear(3, 2)
-        >>> batches = [(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), torch.arange(4 * k, 4 * k + 4)) for k in range(3)]
+        >>> x, y = torch.randn(12, 3), torch.arange(12) % 2
+        >>> batches = [(x[rows], y[rows], rows) for rows in torch.arange(12).split(4)]
         >>> with TemporaryDirectory() as scratch:
         ...     audit = audit_dataset(model, batches, Path(scratch), DatasetAuditSettings(tile=5))
         >>> audit.result.scores.shape, audit.result.scope
@@ -162,7 +164,7 @@ def _capture(
     start = time.perf_counter()
     for k, terms in terms_by_tile(module, batches, ids, tiling, wanted, settings) if wanted else ():
         path = store.path(_gradients(k))
-        write_atomically(path, lambda temporary, t=terms, n=tiling.length(k): save_terms(temporary, t, n))  # type: ignore[misc]
+        write_atomically(path, partial(save_terms, terms=terms, size=tiling.length(k)))
         bad = ids[slice(*tiling.span(k))][~torch.isfinite(load_norms(path))]
         if bad.numel():
             raise NonFiniteGradientError(f"NaN or infinity in the gradients of the examples {bad[:10].tolist()}")
@@ -195,6 +197,8 @@ def _factor_row(steps: _Steps, i: int, norms: Tensor, damping: float) -> None:
             steps.done(name, j + 0.5)
         if j < i:
             row.append(tile)
+    if _pivots(i) in store:
+        return
     start = time.perf_counter()
     excess = pivot_excess(norms[slice(*tiling.span(i))], row, tile)
     store.put(_pivots(i), torch.stack([excess, tile.diagonal().square()]), time.perf_counter() - start)
@@ -224,6 +228,4 @@ def _scores(steps: _Steps, norms: Tensor, damping: float) -> GnqResult:
     tails = torch.cat([store.get(_tails(k)) for k in range(count)])
     leverage = excess / pivots - damping * tails
     rest = damping * (1.0 / pivots + tails)
-    return GnqResult(
-        scores_of_leverage(leverage, rest), leverage.clamp(min=0.0), norms, damping, scope=DATASET
-    )
+    return GnqResult(scores_of_leverage(leverage, rest), leverage.clamp(min=0.0), norms, damping, scope=DATASET)

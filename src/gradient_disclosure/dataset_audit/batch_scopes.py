@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gradient_disclosure.dataset_audit.capture import batch_terms
 from gradient_disclosure.dataset_audit.cross_gram import cross_gram
 from gradient_disclosure.dataset_audit.settings import DatasetAuditSettings
-from gradient_disclosure.scores.gnq import gradient_uniqueness
 from gradient_disclosure.scores.bits import Sampling
+from gradient_disclosure.scores.gnq import gradient_uniqueness
 from gradient_disclosure.scores.scope import universe_proxy
 
 
@@ -65,13 +65,15 @@ class Agreement:
 
     Attributes:
         spearman: rank correlation over all examples.
+        spearman_top_decile: rank correlation within the tenth of the examples with the highest exact scores.
         median_ratio: median of score / exact score, over examples with an exact score above 0.
         mean_ratio: mean score / mean exact score.
-        top_overlap: fraction of the 1 % of examples with the highest exact scores that is among the 1 % with the highest
-            cheaper ones.
+        top_overlap: fraction of the 1 % of examples with the highest exact scores that is also among the 1 % with the
+            highest cheaper ones.
     """
 
     spearman: float
+    spearman_top_decile: float
     median_ratio: float
     mean_ratio: float
     top_overlap: float
@@ -83,15 +85,20 @@ def agreement(score: Tensor, exact: Tensor) -> Agreement:
     Example:
         >>> exact = torch.arange(1.0, 101.0)
         >>> agreement(2 * exact, exact)
-        Agreement(spearman=1.0, median_ratio=2.0, mean_ratio=2.0, top_overlap=1.0)
+        Agreement(spearman=1.0, spearman_top_decile=1.0, median_ratio=2.0, mean_ratio=2.0, top_overlap=1.0)
     """
     score, exact = score.double(), exact.double()
-    known = exact > 0
+    known, decile = exact > 0, exact.topk(max(2, len(exact) // 10)).indices
     top = max(1, len(exact) // 100)
     shared = set(score.topk(top).indices.tolist()) & set(exact.topk(top).indices.tolist())
     return Agreement(
-        spearman=round(float(spearmanr(score.numpy(), exact.numpy()).statistic), 12),
+        spearman=_spearman(score, exact),
+        spearman_top_decile=_spearman(score[decile], exact[decile]),
         median_ratio=float((score[known] / exact[known]).median()),
         mean_ratio=float(score.mean() / exact.mean()),
         top_overlap=len(shared) / top,
     )
+
+
+def _spearman(x: Tensor, y: Tensor) -> float:
+    return round(float(spearmanr(x.numpy(), y.numpy()).statistic), 12)

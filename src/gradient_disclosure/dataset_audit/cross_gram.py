@@ -124,7 +124,9 @@ def _by_pairs(left: OuterProduct, right: OuterProduct, chunk_elements: int) -> T
     """``Σ_{t,s} (a_it · a'_js)(e_it · e'_js)``: all pairs of positions."""
     gram = torch.zeros(left.batch_size, right.batch_size, dtype=torch.float64)
     (a, e), positions = (right.a.flatten(0, 1), right.e.flatten(0, 1)), right.a.shape[1]
-    of_each = max(1, left.a.shape[1] * len(a))
+    of_each = left.a.shape[1] * len(a)
+    if of_each == 0:
+        return gram
     height = max(1, chunk_elements // of_each)
     for start in range(0, left.batch_size, height):
         here = slice(start, start + height)

@@ -160,11 +160,13 @@ def _claim(folder: Path, identity: Mapping[str, Any]) -> None:
         names = sorted(held.keys() | plain.keys())
     except (ValueError, AttributeError) as error:
         raise RunFolderError(f"{path} is damaged ({error}). Empty the folder to start anew.") from error
-    changed = [f"{name}: {held.get(name)} there, {plain.get(name)} here" for name in names if not _same(name, held, plain)]
+    changed = [
+        f"{name}: {held.get(name)} there, {plain.get(name)} here" for name in names if not _same(name, held, plain)
+    ]
     if changed:
         raise RunFolderError(
-            f"{folder} holds the audit of something else ({'; '.join(changed)}). Its tiles are not used. Choose another "
-            "folder, or empty this one to start anew."
+            f"{folder} holds the audit of something else ({'; '.join(changed)}). Its tiles are not used. Choose "
+            "another folder, or empty this one to start anew."
         )
 
 

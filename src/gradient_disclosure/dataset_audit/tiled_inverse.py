@@ -6,7 +6,7 @@ changes. The inverse is never formed: column by column of tiles, L⁻¹ is solve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ ReadTile = Callable[[int, int], Tensor]
 """(row, column) → the finished tile of L, float64."""
 
 
-def factor_tile(gram: Tensor, row: Sequence[Tensor], column: Sequence[Tensor], diagonal: Tensor) -> Tensor:
+def factor_tile(gram: Tensor, row: Iterable[Tensor], column: Iterable[Tensor], diagonal: Tensor) -> Tensor:
     """Tile ``L_ij``, j < i, from the tiles to its left.
 
     Args:
@@ -36,10 +36,11 @@ def factor_tile(gram: Tensor, row: Sequence[Tensor], column: Sequence[Tensor], d
     """
     for left, right in zip(row, column, strict=True):
         gram.addmm_(left, right.T, alpha=-1.0)
-    return torch.linalg.solve_triangular(diagonal.T, gram, upper=True, left=False).contiguous()
+    tile: Tensor = torch.linalg.solve_triangular(diagonal.T, gram, upper=True, left=False)
+    return tile.contiguous()
 
 
-def factor_diagonal_tile(gram: Tensor, row: Sequence[Tensor], damping: float) -> Tensor:
+def factor_diagonal_tile(gram: Tensor, row: Iterable[Tensor], damping: float) -> Tensor:
     """Tile ``L_ii`` from the tiles to its left.
 
     Args:
@@ -56,6 +57,7 @@ def factor_diagonal_tile(gram: Tensor, row: Sequence[Tensor], damping: float) ->
     gram.diagonal().add_(damping)
     for left in row:
         gram.addmm_(left, left.T, alpha=-1.0)
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(gram)
     if failed.item():
         raise IllConditionedGramError(
@@ -65,7 +67,7 @@ def factor_diagonal_tile(gram: Tensor, row: Sequence[Tensor], damping: float) ->
     return factor.contiguous()
 
 
-def pivot_excess(squared_norms: Tensor, row: Sequence[Tensor], diagonal: Tensor) -> Tensor:
+def pivot_excess(squared_norms: Tensor, row: Iterable[Tensor], diagonal: Tensor) -> Tensor:
     """``d_j = K_jj − Σ_{k<j} L_jk² = L_jj² − λ``, without the cancellation against λ.
 
     Args:
@@ -101,11 +103,12 @@ def inverse_tails(tile: int, count: int, read: ReadTile) -> Tensor:
     diagonal = read(tile, tile)
     identity = torch.eye(len(diagonal), dtype=diagonal.dtype)
     solved = [torch.linalg.solve_triangular(diagonal, identity, upper=False)]
-    tails = solved[0].tril(diagonal=-1).square().sum(dim=0)
+    tails: Tensor = solved[0].tril(diagonal=-1).square().sum(dim=0)
     for i in range(tile + 1, count):
-        total = torch.zeros(len(read_diagonal := read(i, i)), len(diagonal), dtype=diagonal.dtype)
+        factor = read(i, i)
+        total = torch.zeros(len(factor), len(diagonal), dtype=diagonal.dtype)
         for k, above in enumerate(solved, start=tile):
             total.addmm_(read(i, k), above, alpha=-1.0)
-        solved.append(torch.linalg.solve_triangular(read_diagonal, total, upper=False))
+        solved.append(torch.linalg.solve_triangular(factor, total, upper=False))
         tails += solved[-1].square().sum(dim=0)
     return tails

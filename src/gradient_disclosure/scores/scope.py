@@ -57,7 +57,7 @@ SCOPES: dict[str, Scope] = {"batch": BatchScope(), "universe_proxy": UniversePro
 """Name → scope of the scores of a batch."""
 
 DATASET = "dataset"
-"""Label of exact scores among all N examples. They do not come from the Gram matrix of a batch, so it is no key above."""
+"""Label of exact scores among all N examples: no key above, as they do not come from the Gram matrix of a batch."""
 
 DATASET_HINT = (
     ". The exact sum over the whole data set is not a score of a batch but an audit of its own, of one state of the "

@@ -24,7 +24,7 @@ def scope_agreement(
 
     Args:
         table: one row an example: ``dataset``, and ``batch_<b>`` and ``universe_proxy_<b>`` for each batch size b.
-        found: column → spearman, median_ratio, mean_ratio, over ALL examples.
+        found: column → spearman, spearman_top_decile, median_ratio, mean_ratio, over ALL examples.
         damping: λ in units of the sum over the data set.
         batch_damping: λ of the scope "batch", in units of a batch.
 
@@ -33,7 +33,7 @@ def scope_agreement(
 
     Example:
         >>> table = pd.DataFrame({"dataset": [1.0, 2.0], "batch_8": [1.0, 2.0], "universe_proxy_8": [1.0, 2.0]})
-        >>> same = {"spearman": 1.0, "median_ratio": 1.0, "mean_ratio": 1.0}
+        >>> same = {"spearman": 1.0, "spearman_top_decile": 1.0, "median_ratio": 1.0, "mean_ratio": 1.0}
         >>> found = {"batch_8": same, "universe_proxy_8": same}
         >>> len(scope_agreement(table, found, damping=1.0, batch_damping=0.01).axes)
         2
@@ -54,7 +54,15 @@ def scope_agreement(
                 xlabel=f"exact GNQ among all {len(table):,} (λ = {damping:.3g})" if row else "",
                 ylabel="GNQ by the cheaper scope" if column == 0 else "",
             )
-    figure.tight_layout(w_pad=1.2, h_pad=1.5)
+    note = f"Dashed: equal. {len(drawn):,} of {len(table):,} examples drawn, evenly by rank; figures are of all."
+    if "squared_norm" in found:
+        norm = found["squared_norm"]
+        note += (
+            f" Baseline, the squared gradient norm: ρ = {norm['spearman']:.3f}, "
+            f"{norm['spearman_top_decile']:.3f} within the top 10 %."
+        )
+    figure.tight_layout(w_pad=1.2, h_pad=1.5, rect=(0, 0.03, 1, 1))
+    figure.text(0.01, 0.01, note, fontsize=8.5, color=MUTED)
     return figure
 
 
@@ -67,7 +75,7 @@ def _scatter(axes: Axes, exact: np.ndarray, score: np.ndarray, color: str, found
         low, high = float(exact[shown].min()), float(exact[shown].max())
         axes.plot([low, high], [low, high], color=INK, linewidth=0.9, linestyle="--")
     text = (
-        f"Spearman ρ = {found['spearman']:.3f}\n"
+        f"Spearman ρ = {found['spearman']:.3f}\n{found['spearman_top_decile']:.3f} within the top 10 %\n"
         f"median ratio {found['median_ratio']:.3g}\nratio of means {found['mean_ratio']:.3g}"
     )
     axes.text(0.04, 0.96, text, transform=axes.transAxes, fontsize=8.5, color=INK, va="top")
