@@ -25,6 +25,7 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     assert kept["scope"] == "dataset"
     assert kept["effective_dimension"] == pytest.approx(float(audit.result.leverage.sum()))
     assert kept["relative_damping"] == pytest.approx(0.1 / float(audit.result.squared_norms.mean()))
+    assert kept["cpu_seconds"] > 0
     assert kept["seconds"] > 0
     assert kept["peak_memory_bytes"] > 1e7
     table = pd.read_parquet(tmp_path / "out" / "dataset_gnq.parquet")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -115,6 +114,7 @@ def audit_dataset(
             tiling.tile,
             coverage,
             store.seconds,
+            store.cpu_seconds,
             store.peak_memory,
             store.bytes,
             model,
@@ -161,16 +161,14 @@ def _capture(
     """Keep the gradients of each tile that is not finished."""
     store, tiling = steps.store, steps.tiling
     wanted = {k for k in range(tiling.count) if _gradients(k) not in store}
-    start = time.perf_counter()
     for k, terms in terms_by_tile(module, batches, ids, tiling, wanted, settings) if wanted else ():
         path = store.path(_gradients(k))
         write_atomically(path, partial(save_terms, terms=terms, size=tiling.length(k)))
         bad = ids[slice(*tiling.span(k))][~torch.isfinite(load_norms(path))]
         if bad.numel():
             raise NonFiniteGradientError(f"NaN or infinity in the gradients of the examples {bad[:10].tolist()}")
-        store.record(_gradients(k), time.perf_counter() - start)
+        store.record(_gradients(k))
         steps.done(_gradients(k), 0.0)
-        start = time.perf_counter()
 
 
 def _factor_row(steps: _Steps, i: int, norms: Tensor, damping: float) -> None:
@@ -181,7 +179,7 @@ def _factor_row(steps: _Steps, i: int, norms: Tensor, damping: float) -> None:
         return
     here, row = load_terms(store.path(_gradients(i))), list[Tensor]()
     for j in range(i + 1):
-        name, start = _factor(i, j), time.perf_counter()
+        name = _factor(i, j)
         if name in store:
             tile = store.get(name)
             steps.work_done += j + 0.5
@@ -193,27 +191,26 @@ def _factor_row(steps: _Steps, i: int, norms: Tensor, damping: float) -> None:
             else:
                 column = (store.get(_factor(j, k)) for k in range(j))
                 tile = factor_tile(gram, row, column, store.get(_factor(j, j)))
-            store.put(name, tile, time.perf_counter() - start)
+            store.put(name, tile)
             steps.done(name, j + 0.5)
         if j < i:
             row.append(tile)
     if _pivots(i) in store:
         return
-    start = time.perf_counter()
     excess = pivot_excess(norms[slice(*tiling.span(i))], row, tile)
-    store.put(_pivots(i), torch.stack([excess, tile.diagonal().square()]), time.perf_counter() - start)
+    store.put(_pivots(i), torch.stack([excess, tile.diagonal().square()]))
     steps.done(_pivots(i), 0.0)
 
 
 def _inverse_column(steps: _Steps, j: int) -> None:
     """Square and add up column j of the factor's inverse."""
-    store, tiling, start = steps.store, steps.tiling, time.perf_counter()
+    store, tiling = steps.store, steps.tiling
     work = sum(i - j + 0.5 for i in range(j, tiling.count))
     if _tails(j) in store:
         steps.work_done += work
         return
     tails = inverse_tails(j, tiling.count, lambda i, k: store.get(_factor(i, k)))
-    store.put(_tails(j), tails, time.perf_counter() - start)
+    store.put(_tails(j), tails)
     steps.done(_tails(j), work)
 
 

@@ -29,6 +29,7 @@ class DatasetAudit:
         tile: examples along one side of a tile.
         coverage: fraction of the trainable parameters in the Gram matrix.
         seconds: wall time of all steps, those of killed processes included.
+        cpu_seconds: processor time of the same, of all threads.
         peak_memory: most resident memory of any process, in bytes.
         disk_bytes: size of the folder of tiles.
         model: checksum of the weights.
@@ -41,6 +42,7 @@ class DatasetAudit:
     tile: int
     coverage: float
     seconds: float
+    cpu_seconds: float
     peak_memory: int
     disk_bytes: int
     model: str
@@ -73,6 +75,7 @@ class DatasetAudit:
             "coverage": self.coverage,
             "tile": self.tile,
             "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
             "peak_memory_bytes": self.peak_memory,
             "disk_bytes": self.disk_bytes,
             "model": self.model,
@@ -105,7 +108,7 @@ class DatasetAudit:
                 columns["gnq"], columns["leverage"], columns["squared_norm"], kept["damping"], scope=kept["scope"]
             )
             damping = Damping(kept["damping_value"], kept["damping_kind"])
-            names = ("tile", "coverage", "seconds", "disk_bytes", "model", "data")
+            names = ("tile", "coverage", "seconds", "cpu_seconds", "disk_bytes", "model", "data")
             rest = {name: kept[name] for name in names}
             return cls(columns["index"], result, damping, peak_memory=kept["peak_memory_bytes"], **rest)
         except (OSError, ValueError, KeyError) as error:

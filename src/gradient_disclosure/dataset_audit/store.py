@@ -12,6 +12,7 @@ import logging
 import os
 import resource
 import sys
+import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +44,7 @@ class TileStore:
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder, TileStore(Path(folder), {"model": "a"}) as store:
-        ...     store.put("x", torch.ones(2), seconds=0.0)
+        ...     store.put("x", torch.ones(2))
         ...     "x" in store, store.get("x").tolist()
         (True, [1.0, 1.0])
     """
@@ -60,6 +61,7 @@ class TileStore:
             content = "".join(json.dumps(entry) + "\n" for entry in self._finished.values())
             write_text(folder / JOURNAL, content)
             self._journal = (folder / JOURNAL).open("a", encoding="utf-8")
+            self._clock = _clock()
         except BaseException:
             self._lock.close()
             raise
@@ -80,13 +82,12 @@ class TileStore:
         """Where an array is kept."""
         return self.folder / name
 
-    def put(self, name: str, array: Tensor, seconds: float) -> None:
+    def put(self, name: str, array: Tensor) -> None:
         """Keep an array; the step that made it is then finished.
 
         Args:
             name: of the step.
             array: any tensor on the CPU.
-            seconds: how long the step took.
         """
 
         def write(temporary: Path) -> None:
@@ -94,16 +95,24 @@ class TileStore:
                 np.save(stream, array.contiguous().numpy(), allow_pickle=False)
 
         write_atomically(self.path(name), write)
-        self.record(name, seconds)
+        self.record(name)
 
     def get(self, name: str) -> Tensor:
         """A finished array."""
         return torch.from_numpy(np.load(self.path(name), allow_pickle=False))
 
-    def record(self, name: str, seconds: float) -> None:
-        """Note that the file of a step is in place."""
+    def record(self, name: str) -> None:
+        """Note that the file of a step is in place, and what passed since the step before it."""
         size, checksum = _measured(self.path(name))
-        entry = {"name": name, "bytes": size, "crc32": checksum, "seconds": seconds, "peak_memory": peak_memory()}
+        before, self._clock = self._clock, _clock()
+        entry = {
+            "name": name,
+            "bytes": size,
+            "crc32": checksum,
+            "seconds": self._clock[0] - before[0],
+            "cpu_seconds": self._clock[1] - before[1],
+            "peak_memory": peak_memory(),
+        }
         try:
             self._journal.write(json.dumps(entry) + "\n")
             self._journal.flush()
@@ -113,8 +122,13 @@ class TileStore:
 
     @property
     def seconds(self) -> float:
-        """How long the finished steps took, those of earlier processes included."""
+        """Wall time of the finished steps, those of earlier processes included."""
         return float(sum(entry["seconds"] for entry in self._finished.values()))
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of the finished steps, of all threads: what other work on the machine changes little."""
+        return float(sum(entry["cpu_seconds"] for entry in self._finished.values()))
 
     @property
     def peak_memory(self) -> int:
@@ -130,6 +144,11 @@ class TileStore:
 def peak_memory() -> int:
     """Most resident memory this process has had, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _clock() -> tuple[float, float]:
+    """Seconds of wall time and of processor time."""
+    return time.perf_counter(), time.process_time()
 
 
 def _locked(path: Path) -> TextIO:
