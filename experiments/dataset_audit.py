@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from experiments.dataset_scopes import write_agreement
 from experiments.settings import identity, run_settings
 from gradient_disclosure.data.bundle import Examples
 from gradient_disclosure.dataset_audit import DatasetAudit, DatasetAuditSettings, audit_dataset
+from gradient_disclosure.dataset_audit.store import remove_tiles
 from gradient_disclosure.errors import DisclosureError, RunFolderError, UnsupportedTrainingError
 from gradient_disclosure.pipeline.folder import fingerprint
 from gradient_disclosure.scores.gnq import Damping
@@ -83,7 +83,7 @@ def run_audit(options: argparse.Namespace) -> DatasetAudit:
     if options.batch_sizes:
         write_agreement(module, recipe.data.pool, audit, options.batch_sizes, settings.seed, out)
     if not options.keep_tiles:
-        shutil.rmtree(scratch)
+        remove_tiles(scratch)
     return audit
 
 

@@ -14,7 +14,7 @@ import torch
 
 from gradient_disclosure import Damping
 from gradient_disclosure.dataset_audit import DatasetAudit, DatasetAuditSettings, audit_dataset
-from gradient_disclosure.dataset_audit.store import JOURNAL, MANIFEST, TileStore
+from gradient_disclosure.dataset_audit.store import JOURNAL, MANIFEST, TileStore, remove_tiles
 from gradient_disclosure.errors import RunFolderError
 from tests.dataset_audit.cases import case
 
@@ -140,6 +140,16 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     with TileStore(tmp_path, {}), pytest.raises(RunFolderError, match="in use by another process"):
         TileStore(tmp_path, {})
     TileStore(tmp_path, {}).__exit__(None, None, None)
+
+
+def test_tiles_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("own", "shared"):
+        audit(tmp_path / name)
+    (tmp_path / "shared" / "thesis.tex").write_text("years of work")
+    for name in ("own", "shared"):
+        remove_tiles(tmp_path / name)
+    assert not (tmp_path / "own").exists()
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["thesis.tex"]
 
 
 def test_a_process_killed_for_real_is_resumed(tmp_path: Path) -> None:

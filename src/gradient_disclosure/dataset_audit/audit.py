@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gradient_disclosure.dataset_audit.capture import batch_terms, terms_by_tile
 from gradient_disclosure.dataset_audit.cost import CostEstimate, measured_flops_per_second, refuse_what_does_not_fit
 from gradient_disclosure.dataset_audit.cross_gram import cross_gram
-from gradient_disclosure.dataset_audit.identity import model_checksum, survey
+from gradient_disclosure.dataset_audit.identity import Survey, model_checksum, survey
 from gradient_disclosure.dataset_audit.result import DatasetAudit
 from gradient_disclosure.dataset_audit.settings import DatasetAuditSettings
 from gradient_disclosure.dataset_audit.store import TileStore
@@ -81,21 +81,10 @@ def audit_dataset(
     found = survey(batches, settings.example_ids)
     tiling = Tiling(found.ids.numel(), settings.tile)
     terms, losses, coverage = batch_terms(module, found.first_batch, settings)
-    model, count = model_checksum(module), max(1, len(losses))
-    identity = {
-        "format": FORMAT,
-        "model": model,
-        "data": found.checksum,
-        "examples": tiling.size,
-        "tile": tiling.tile,
-        "damping": settings.damping.value,
-        "damping_kind": settings.damping.kind,
-        "exclude": list(settings.exclude),
-        "measured_loss": float(losses.double().sum()),
-    }
-    with TileStore(folder, identity) as store:
+    model = model_checksum(module)
+    with TileStore(folder, _identity(model, found, settings, losses)) as store:
         speed = measured_flops_per_second(tiling.tile)
-        estimate = CostEstimate.of(tiling, bytes_of(terms) / count, speed)
+        estimate = CostEstimate.of(tiling, bytes_of(terms) / max(1, len(losses)), speed)
         logger.info("%s, in %s", estimate, folder)
         refuse_what_does_not_fit(estimate, folder, store.bytes)
         steps = _Steps(store, tiling, on_step)
@@ -120,6 +109,21 @@ def audit_dataset(
             model,
             found.checksum,
         )
+
+
+def _identity(model: str, found: Survey, settings: DatasetAuditSettings, losses: Tensor) -> dict[str, Any]:
+    """What the tiles depend on. The losses of the first batch stand for the function that computes them."""
+    return {
+        "format": FORMAT,
+        "model": model,
+        "data": found.checksum,
+        "examples": found.ids.numel(),
+        "tile": settings.tile,
+        "damping": settings.damping.value,
+        "damping_kind": settings.damping.kind,
+        "exclude": list(settings.exclude),
+        "measured_loss": float(losses.double().sum()),
+    }
 
 
 @dataclass

@@ -41,7 +41,7 @@ def survey(batches: Iterable[Any], example_ids: ExampleIds) -> Survey:
         >>> found.ids.tolist()
         [4, 7]
     """
-    if iter(batches) is batches:
+    if isinstance(batches, Iterator):
         raise DisclosureError("the batches are an iterator, which can be read only once: give a list or a DataLoader")
     digest, ids, first = hashlib.sha256(), [], None
     for number, batch in enumerate(batches):

@@ -141,6 +141,22 @@ class TileStore:
         return int(sum(entry["bytes"] for entry in self._finished.values()))
 
 
+def remove_tiles(folder: Path) -> None:
+    """Delete the files of an audit, and the folder if nothing else is in it.
+
+    Raises:
+        RunFolderError: the audit is still at work.
+    """
+    lock = _locked(folder / LOCK)
+    try:
+        for name in (*_journal(folder / JOURNAL), JOURNAL, MANIFEST, LOCK):
+            (folder / name).unlink(missing_ok=True)
+    finally:
+        lock.close()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def peak_memory() -> int:
     """Most resident memory this process has had, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
