@@ -69,3 +69,10 @@ def test_what_is_missing_is_named() -> None:
         Scoring(inverse="cholesky")
     with pytest.raises(ValueError, match="how often an example is drawn"):
         Scoring(scope="universe_proxy").score(torch.eye(2))
+
+
+def test_the_exact_scope_is_refused_with_the_command_that_gives_it() -> None:
+    with pytest.raises(ValueError, match=r"python -m experiments\.dataset_audit --run RUN_FOLDER"):
+        Scoring(scope="dataset")
+    with pytest.raises(ValueError, match=r"known: batch, universe_proxy$"):
+        Scoring(scope="datasets")

@@ -59,7 +59,7 @@ class GnqResult:
         squared_norms: (B,) float64, K_jj. As λ → ∞, GNQ → K_jj/λ, so a score says more than the norm only if λ is not
             large against it.
         damping: the λ used, in units of the scope; 0 by pseudo-inverse.
-        scope: a key of ``SCOPES``: what the definition's sum runs over.
+        scope: a key of ``SCOPES``, or "dataset": what the definition's sum runs over.
         inverse: a key of ``INVERSES``: how the sum was inverted.
         inside_span: (B,) float64 in [0, 1], by pseudo-inverse only: the part of ‖g_j‖² inside the span of the other
             gradients. The score does not see the rest.
@@ -148,11 +148,27 @@ def gradient_uniqueness(gram: Tensor, damping: float) -> GnqResult:
     inverse_factor = torch.linalg.solve_triangular(factor, identity, upper=False)
     inverse_diagonal = inverse_factor.square().sum(dim=0)
     leverage = (gram * (inverse_factor.T @ inverse_factor)).sum(dim=1)
-    scaled = damping * inverse_diagonal
-    direct = 1.0 / scaled - 1.0
-    small = (leverage / scaled).clamp(min=0.0)
-    scores = torch.where(leverage < SMALL_LEVERAGE, small, direct)
+    scores = scores_of_leverage(leverage, damping * inverse_diagonal)
     return GnqResult(scores, leverage.clamp(min=0.0), gram.diagonal().clone(), damping)
+
+
+def scores_of_leverage(leverage: Tensor, rest: Tensor) -> Tensor:
+    """GNQ from both h and 1 − h, by whichever does not cancel.
+
+    Args:
+        leverage: (B,) h_j, computed without a difference from 1.
+        rest: (B,) ``λ M_jj = 1 − h_j``, computed without a difference from 1.
+
+    Returns:
+        (B,) ``1/(λ M_jj) − 1``, at least 0.
+
+    Example:
+        >>> import torch
+        >>> scores_of_leverage(torch.tensor([0.75, 1e-12]), torch.tensor([0.25, 1.0])).tolist()
+        [3.0, 9.999999960041972e-13]
+    """
+    small = (leverage / rest).clamp(min=0.0)
+    return torch.where(leverage < SMALL_LEVERAGE, small, 1.0 / rest - 1.0)
 
 
 def checked_gram(gram: Tensor) -> Tensor:

@@ -54,7 +54,16 @@ class UniverseProxyScope:
 
 
 SCOPES: dict[str, Scope] = {"batch": BatchScope(), "universe_proxy": UniverseProxyScope()}
-"""Name → scope."""
+"""Name → scope of the scores of a batch."""
+
+DATASET = "dataset"
+"""Label of exact scores among all N examples: no key above, as they do not come from the Gram matrix of a batch."""
+
+DATASET_HINT = (
+    ". The exact sum over the whole data set is not a score of a batch but an audit of its own, of one state of the "
+    "weights: python -m experiments.dataset_audit --run RUN_FOLDER (--help tells more), or "
+    "gradient_disclosure.dataset_audit.audit_dataset."
+)
 
 
 def universe_proxy(

@@ -9,7 +9,7 @@ from torch import Tensor
 from gradient_disclosure.scores.bits import Sampling
 from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness
 from gradient_disclosure.scores.pinv import pseudo_inverse_uniqueness
-from gradient_disclosure.scores.scope import SCOPES, Inverse
+from gradient_disclosure.scores.scope import DATASET, DATASET_HINT, SCOPES, Inverse
 
 INVERSES: dict[str, Inverse] = {
     "damped": gradient_uniqueness,
@@ -49,7 +49,8 @@ class Scoring:
     def __post_init__(self) -> None:
         for name, value, known in (("scope", self.scope, SCOPES), ("inverse", self.inverse, INVERSES)):
             if value not in known:
-                raise ValueError(f"unknown {name} {value!r}; known: {', '.join(known)}")
+                hint = DATASET_HINT if (name, value) == ("scope", DATASET) else ""
+                raise ValueError(f"unknown {name} {value!r}; known: {', '.join(known)}{hint}")
 
     @property
     def gives_bits(self) -> bool:
