@@ -242,7 +242,7 @@ class DisclosureLedger:
             at = self._censored_at[:count]
             frame = frame.join(bit_columns(values, at, exposure.sampling, self._seen, poisson=exposure.poisson))
         frame = frame.sort_values("index", ignore_index=True)
-        frame.attrs = {**self._labels()}
+        frame.attrs.update(self._labels())
         return frame
 
     def to_parquet(self, path: str | Path) -> None:
