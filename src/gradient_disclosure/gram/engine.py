@@ -16,6 +16,7 @@ from gradient_disclosure.gram.account import ParameterAccount
 from gradient_disclosure.gram.batch_axis import time_first_layers
 from gradient_disclosure.gram.compiled import run_eagerly
 from gradient_disclosure.gram.coverage import CoverageReport, CoverageRow
+from gradient_disclosure.gram.distributed.global_batch import GlobalBatch, OwnShare
 from gradient_disclosure.gram.observer import PassObserver
 
 LossReduction = Literal["mean", "sum"]
@@ -60,6 +61,8 @@ class GradientGram:
             autograd's gradients, so it is computed as "untouched": give ``verify=False`` where the time counts.
         memory_budget_mb: about how much may be held at a time to form the per-example gradients of a parameter, on top
             of a layer's inputs and output gradients.
+        ranks: processes whose examples form one batch; every one of them then has the Gram of the whole batch. None:
+            the examples of this process alone, however many there are.
 
     Raises:
         BatchCouplingError: on entry, for layers that normalize over the batch; during the pass, where examples mix.
@@ -86,7 +89,10 @@ class GradientGram:
         time_first: Sequence[str] = (),
         mode: Mode = "untouched",
         memory_budget_mb: float = 16.0,
+        ranks: GlobalBatch | None = None,
     ) -> None:
+        if ranks is not None and keep_terms:
+            raise ValueError("keep_terms is for the examples of one process: leave out keep_terms or ranks")
         if mode not in ("untouched", "reuse"):
             raise ValueError(f"mode must be 'untouched' or 'reuse', got {mode!r}")
         if memory_budget_mb <= 0:
@@ -104,6 +110,8 @@ class GradientGram:
         self._time_first = tuple(time_first)
         self._mode = mode
         self._chunk_elements = max(1, int(memory_budget_mb * 1e6 / BYTES_OF_AN_ENTRY))
+        self._ranks = ranks
+        self._of_all_ranks: tuple[Tensor, Tensor] | None = None
         self._handles: list[Any] = []
         self._accounts: dict[int, ParameterAccount] = {}
         self._observer: PassObserver | None = None
@@ -137,7 +145,9 @@ class GradientGram:
         return self._report
 
     def __enter__(self) -> GradientGram:
-        self._sizes = self._result = self._report = None
+        self._sizes = self._result = self._report = self._of_all_ranks = None
+        if self._ranks is not None:
+            self._ranks.check()
         named = list(self._module.named_parameters())
         _refuse_complex(named)
         self._refuse_idle_patterns([name for name, _ in named])
@@ -149,6 +159,7 @@ class GradientGram:
                 verify=self._verify,
                 one_pass=self._micro_batches == 1,
                 chunk_elements=self._chunk_elements,
+                deferred=self._ranks is not None,
             )
             for name, parameter in named
             if parameter.requires_grad and not self._is_excluded(name)
@@ -179,7 +190,8 @@ class GradientGram:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None and self._observer is not None and self._observer.batch_sizes():
+            ran = self._observer is not None and (self._ranks is not None or self._observer.batch_sizes())
+            if error is None and ran:
                 self.gram()
         finally:
             self.abandon()
@@ -216,14 +228,37 @@ class GradientGram:
             loss_scale: factor the loss was multiplied with before ``backward`` (a gradient scaler's); it is undone.
 
         Returns:
-            (B, B) float64, symmetric positive semi-definite, on the device of the gradients.
+            (B, B) float64, symmetric positive semi-definite, on the device of the gradients. With ``ranks``, B counts
+            the examples of all, in the order of the ranks.
 
         Raises:
             IncompleteGramError: nothing ran inside the context, or a parameter received a gradient of which not every
                 part is in the matrix.
         """
         with torch._C.DisableTorchFunction():  # nothing here need be followed
-            return self._gram(loss_scale)
+            return self._gram(loss_scale) if self._ranks is None else self._gram_of(self._ranks, loss_scale)
+
+    def _gram_of(self, ranks: GlobalBatch, loss_scale: float) -> Tensor:
+        """Gram of the examples of all ranks."""
+        if self._of_all_ranks is None:
+            try:
+                self._gram(1.0)
+                sizes = self._batch_sizes()
+            except Exception as error:
+                ranks.report(error)  # the others wait
+                raise
+            accounts = list(self._accounts.values())
+            share = OwnShare(
+                terms=[account.hand_over() for account in accounts],
+                names=[account.name for account in accounts],
+                sizes=sizes,
+                factors=[float(size) if self._reduction == "mean" else 1.0 for size in sizes],
+                device=accounts[0].parameter.device if accounts else torch.device("cpu"),
+                gram_of=lambda term: term.gram(self._chunk_elements),
+            )
+            self._of_all_ranks = ranks.gram(share)
+        total, scale = self._of_all_ranks
+        return total * (scale[:, None] * scale) / loss_scale**2
 
     def _gram(self, loss_scale: float) -> Tensor:
         if self._result is None:
