@@ -311,10 +311,11 @@ class GradientGram:
             raise IncompleteGramError(
                 "no gradient has arrived: call loss.backward() inside the 'with' block, and gram() after it."
             )
+        known = {account.name for account in self._accounts.values()}
         late = [
             name
             for name, parameter in self._module.named_parameters()
-            if parameter.requires_grad and id(parameter) not in self._accounts and not self._is_excluded(name)
+            if parameter.requires_grad and name not in known and not self._is_excluded(name)
         ]
         if late:
             raise IncompleteGramError(

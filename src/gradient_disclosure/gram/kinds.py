@@ -84,6 +84,19 @@ class TensorKinds:
             if id(constant) not in self._roots:
                 self.add_constant(constant, trainable=isinstance(constant, nn.Parameter))
 
+    def add_parameter(self, parameter: nn.Parameter) -> None:
+        """Follow one more parameter."""
+        self._roots[id(parameter)] = SharedValue(parameter, parameters={id(parameter): parameter})
+        self._shared[id(parameter)] = self._roots[id(parameter)]
+
+    def copy_rows(self, old: Tensor, new: Tensor) -> None:
+        """Remember that one tensor holds the examples as another does."""
+        known = self._merged.get(id(old))
+        if known is not None and known[0]() is old:
+            self._merged[id(new)] = (weakref.ref(new), known[1])
+        if self.is_mixed(old):
+            self.add_mixed(new)
+
     def follows(self, parameters: Container[int]) -> bool:
         """Whether it follows any of these parameters (by ``id``)."""
         return any(key in parameters for key in self._roots)
