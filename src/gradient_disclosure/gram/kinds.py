@@ -89,14 +89,6 @@ class TensorKinds:
         self._roots[id(parameter)] = SharedValue(parameter, parameters={id(parameter): parameter})
         self._shared[id(parameter)] = self._roots[id(parameter)]
 
-    def copy_rows(self, old: Tensor, new: Tensor) -> None:
-        """Remember that one tensor holds the examples as another does."""
-        known = self._merged.get(id(old))
-        if known is not None and known[0]() is old:
-            self._merged[id(new)] = (weakref.ref(new), known[1])
-        if self.is_mixed(old):
-            self.add_mixed(new)
-
     def follows(self, parameters: Container[int]) -> bool:
         """Whether it follows any of these parameters (by ``id``)."""
         return any(key in parameters for key in self._roots)

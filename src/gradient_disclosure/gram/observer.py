@@ -111,7 +111,9 @@ class PassObserver:
 
     def _has_hooks(self) -> bool:
         """Whether somebody else counts backward passes (Opacus does): then none may be run but the real one."""
-        return bool(self._sharding) or any(child._backward_hooks or child._backward_pre_hooks for child in self._module.modules())
+        return bool(self._sharding) or any(
+            child._backward_hooks or child._backward_pre_hooks for child in self._module.modules()
+        )
 
     def _refuse_nesting(self) -> None:
         for mode in torch.overrides._get_current_function_mode_stack():

@@ -110,9 +110,7 @@ CASES = {
     "unequal batches": Case(mlp, vectors(2, 5)),
     "one example and many": Case(mlp, vectors(1, 6)),
     "cnn": Case(cnn, lambda: [torch.randn(3, 2, 6, 6) for _ in range(2)]),
-    "transformer": Case(
-        TinyTransformer, lambda: [torch.randint(11, (3, 6)), torch.randint(11, (3, 6))], token_losses
-    ),
+    "transformer": Case(TinyTransformer, lambda: [torch.randint(11, (3, 6)), torch.randint(11, (3, 6))], token_losses),
     "other lengths": Case(
         TinyTransformer, lambda: [torch.randint(11, (2, 7)), torch.randint(11, (3, 4))], token_losses
     ),

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,9 +64,7 @@ def test_other_ways_to_observe(odd_ones: list[dict[str, Any]], name: str) -> Non
 
 def test_accumulated_micro_batches(odd_ones: list[dict[str, Any]]) -> None:
     for rank in odd_ones:
-        torch.testing.assert_close(
-            rank["accumulated"], one_at_a_time(CASES["unequal batches"]), rtol=1e-9, atol=1e-9
-        )
+        torch.testing.assert_close(rank["accumulated"], one_at_a_time(CASES["unequal batches"]), rtol=1e-9, atol=1e-9)
 
 
 def test_a_rank_without_examples(odd_ones: list[dict[str, Any]]) -> None:

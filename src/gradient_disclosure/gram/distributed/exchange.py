@@ -80,12 +80,13 @@ class Exchange:
         sent = [sum(map(_room, _tensors(parts))) for parts in outgoing]
         due = [sum(map(_room, _tensors(p for parts in expected.values() for p in parts))) for expected in incoming]
         message = torch.empty(sum(sent), dtype=torch.uint8, device=self.device)
-        for room, tensor in zip(_rooms(message, _tensors(sum(outgoing, []))), _tensors(sum(outgoing, [])), strict=True):
+        tensors = _tensors(part for parts in outgoing for part in parts)
+        for room, tensor in zip(_rooms(message, tensors), tensors, strict=True):
             room.copy_(tensor)
         kept = {piece: parts for piece, parts in mine.items() if piece.owner == self.rank}
         for piece in pieces:
             own[piece.parameter] = None
-        del mine, outgoing
+        del mine, outgoing, tensors
         arrived = torch.empty(sum(due), dtype=torch.uint8, device=self.device)
         dist.all_to_all_single(arrived, message, due, sent, group=self.group)
         found = []

@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from functools import singledispatch
 
-import torch
-
 from gradient_disclosure.gram.correlation import Correlation
 from gradient_disclosure.gram.distributed.forms import tensors_in
 from gradient_disclosure.gram.lookup import Lookup

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from itertools import pairwise
 
 from gradient_disclosure.gram.correlation import Correlation
 from gradient_disclosure.gram.distributed.forms import size_in_bytes
@@ -132,4 +133,4 @@ def _spans(ranks: RankParts, wanted: int) -> list[tuple[int, int] | None]:
     if count < 2 or not parts[0].shape or not all(can_split(part) for part in parts):
         return [None]
     edges = [rows * at // count for at in range(count + 1)]
-    return [(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    return list(pairwise(edges))

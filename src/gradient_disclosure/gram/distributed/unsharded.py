@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from gradient_disclosure.errors import DisclosureError, UnsupportedLayerError
+from gradient_disclosure.errors import UnsupportedLayerError
 from gradient_disclosure.gram.account import ParameterAccount
 from gradient_disclosure.gram.kinds import TensorKinds
-from gradient_disclosure.gram.shared import Operation, tensors_of
 
 
 def sharded_modules(module: nn.Module) -> dict[str, nn.Module]:
@@ -63,7 +62,6 @@ class UnshardedParameters:
         }
         self._sharded = {id(parameter) for parameter in module.parameters() if _is_distributed(parameter)}
         self._handles: list[Any] = []
-        self._given: list[list[Tensor]] = []
 
     def __bool__(self) -> bool:
         """Whether anything is sharded."""
@@ -73,8 +71,7 @@ class UnshardedParameters:
         """Register the hooks; before those of the observer, which are to find whole parameters."""
         for name, module in self._modules.items():
             self._handles += [
-                module.register_forward_pre_hook(self._before_gathering, with_kwargs=True, prepend=True),
-                module.register_forward_pre_hook(self._after_gathering(name), with_kwargs=True),
+                module.register_forward_pre_hook(self._adopter(name)),
                 module.register_forward_hook(_pass_on_views, prepend=True),
             ]
 
@@ -82,19 +79,15 @@ class UnshardedParameters:
         """Remove everything."""
         for handle in self._handles:
             handle.remove()
-        self._handles, self._given = [], []
+        self._handles = []
 
-    def _before_gathering(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._given.append(tensors_of((args, kwargs)))
-
-    def _after_gathering(self, name: str) -> Callable[..., None]:
+    def _adopter(self, name: str) -> Callable[..., None]:
         prefix = f"{name}." if name else ""
 
-        def adopt(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def adopt(module: nn.Module, args: Any) -> None:
             with torch._C.DisableTorchFunction():
                 for local, parameter in module.named_parameters():
                     self._adopt(prefix + local, parameter)
-                self._follow_inputs(self._given.pop(), tensors_of((args, kwargs)))
 
         return adopt
 
@@ -111,21 +104,6 @@ class UnshardedParameters:
         self._accounts[id(parameter)] = account
         self._kinds.add_parameter(parameter)
         self._handles.append(parameter.register_hook(account.receive))
-
-    def _follow_inputs(self, given: list[Tensor], passed: list[Tensor]) -> None:
-        """The sharded module gets copies of its inputs (and may cast them); they are what the inputs were."""
-        if len(given) != len(passed):
-            raise DisclosureError("a forward pre-hook of a sharded module changes the number of its inputs")
-        for old, new in zip(given, passed, strict=True):
-            value = self._kinds.shared(old)
-            if new is old:
-                continue
-            if value is not None:
-                self._kinds.add_shared(Operation(torch.Tensor.to, (old, new.dtype), {}), [value], new)
-            elif self._kinds.is_constant(old):
-                self._kinds.add_constant(new)
-            else:
-                self._kinds.copy_rows(old, new)
 
 
 def _pass_on_views(module: nn.Module, args: Any, output: Any) -> Any:
