@@ -40,6 +40,7 @@ class ParameterAccount:
         one_pass: the uses of one forward and backward pass are all there is, so that the parameter may enter the Gram
             as soon as the last open one is known.
         chunk_elements: entries of per-example gradients formed at a time.
+        mixed: large float32 gradients are multiplied in mixed precision.
         deferred: the Gram is computed elsewhere, from what :meth:`hand_over` gives.
     """
 
@@ -52,6 +53,7 @@ class ParameterAccount:
         verify: bool,
         one_pass: bool = True,
         chunk_elements: int = CHUNK_ELEMENTS,
+        mixed: bool = False,
         deferred: bool = False,
     ) -> None:
         self.name = name
@@ -63,6 +65,7 @@ class ParameterAccount:
         self._verify = verify
         self._one_pass = one_pass
         self._chunk_elements = chunk_elements
+        self._mixed = mixed
         self._deferred = deferred
         self._open_uses = 0
         self._announced: list[Tensor] = []
@@ -225,8 +228,8 @@ class ParameterAccount:
 
     def _entered(self, term: Term, *, with_sum: bool) -> tuple[Tensor, Tensor | None]:
         if with_sum or self._verify:
-            return term.gram_and_sum(self._chunk_elements)
-        return term.gram(self._chunk_elements), None
+            return term.gram_and_sum(self._chunk_elements, mixed=self._mixed)
+        return term.gram(self._chunk_elements, mixed=self._mixed), None
 
     def _contribute(self, *, with_sum: bool = False) -> Tensor | None:
         """Enter the Gram; the sum over the examples is returned if wanted."""

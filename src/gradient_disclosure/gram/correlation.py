@@ -121,17 +121,17 @@ class Correlation(Single):
                 place[first:last, channels, at] = block.sum(dim=0)
             yield block.flatten(1)
 
-    def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
+    def gram(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> Tensor:
         """Inner products, (B, B) float64, by the cheaper of two exact ways."""
         if self._pairs_are_cheaper(chunk_elements):
             return self._gram_by_pairs(chunk_elements)
-        return self._gram_by_blocks(chunk_elements)
+        return self._gram_by_blocks(chunk_elements, mixed=mixed)
 
-    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS) -> tuple[Tensor, Tensor]:
+    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> tuple[Tensor, Tensor]:
         """Inner products, and the sum over the examples."""
         if self._pairs_are_cheaper(chunk_elements):
             return self._gram_by_pairs(chunk_elements), self._sum(chunk_elements)
-        return super().gram_and_sum(chunk_elements)
+        return super().gram_and_sum(chunk_elements, mixed=mixed)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``Σ_i w_i G_i`` in the parameter's shape, for ``weights`` (B,); examples of weight 0 are left out."""

@@ -59,17 +59,17 @@ class Lookup(Single):
         total.flatten(0, 1).index_add_(0, place, self.e[example, position].to(total.dtype))
         return total
 
-    def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
+    def gram(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> Tensor:
         """Inner products, (B, B) float64: e summed over equal ids of an example, then matched across examples.
 
         The work grows with the number of ids that occur, not with the size of the table.
         """
         compact, _ = self.compact()
-        return compact._gram_by_blocks(chunk_elements)
+        return compact._gram_by_blocks(chunk_elements, mixed=mixed)
 
-    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS) -> tuple[Tensor, Tensor]:
+    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> tuple[Tensor, Tensor]:
         """Inner products, and the sum over the examples."""
-        return self.gram(chunk_elements), self.weighted_sum(torch.ones(self.batch_size))
+        return self.gram(chunk_elements, mixed=mixed), self.weighted_sum(torch.ones(self.batch_size))
 
     def compact(self) -> tuple[Lookup, Tensor]:
         """The same in a table of the rows that occur alone, and their numbers in the whole one, ascending."""

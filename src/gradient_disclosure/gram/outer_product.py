@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradient_disclosure.gram.products import products
+from gradient_disclosure.gram.products import TILES, products, whole_tiles
 from gradient_disclosure.gram.summed import CHUNK_ELEMENTS, Single, non_zero, of_each_example
 
 
@@ -53,26 +53,27 @@ class OuterProduct(Single):
     def blocks(self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None) -> Iterator[Tensor]:
         """Blocks (B, w) of the gradients; see :meth:`Term.blocks`."""
         batch, _, n = self.a.shape
-        rows = chunk_elements // max(1, batch * n)
-        if rows > 0 or n == 0:
-            yield from self._blocks_of(slice(0, n), max(1, rows), total)
-            return
-        columns = max(1, chunk_elements // batch)  # not even one row fits
-        for start in range(0, n, columns):
-            yield from self._blocks_of(slice(start, min(start + columns, n)), 1, total)
+        per_row = max(1, chunk_elements // max(1, batch))
+        rows = whole_tiles(max(1, per_row // max(1, n)))
+        if rows < TILES[0]:  # columns are split rather than rows: products of few rows are slow
+            rows = max(rows, min(TILES[0], whole_tiles(self.e.shape[2]), per_row))
+        pieces = -(-n // (per_row // rows))
+        columns = -(-n // max(1, pieces))
+        for start in range(0, max(1, n), max(1, columns)):
+            yield from self._blocks_of(slice(start, min(start + columns, n)), rows, total)
 
-    def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
+    def gram(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> Tensor:
         """Inner products ``<G_i, G_j>``, (B, B) float64, by the cheaper of two exact ways."""
         if self._pairs_are_cheaper():
             return self._gram_by_pairs(chunk_elements)
-        return self._gram_by_blocks(chunk_elements)
+        return self._gram_by_blocks(chunk_elements, mixed=mixed)
 
-    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS) -> tuple[Tensor, Tensor]:
+    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> tuple[Tensor, Tensor]:
         """Inner products (B, B) float64, and ``Σ_i G_i`` in the parameter's shape, from the same blocks if possible."""
         if self._pairs_are_cheaper():
             total = self.e.flatten(0, 1).T @ self.a.flatten(0, 1)
             return self._gram_by_pairs(chunk_elements), total.reshape(self.shape)
-        return super().gram_and_sum(chunk_elements)
+        return super().gram_and_sum(chunk_elements, mixed=mixed)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``Σ_i w_i G_i`` in the parameter's shape, for ``weights`` (B,); examples of weight 0 are left out."""
@@ -109,8 +110,10 @@ class OuterProduct(Single):
         """Blocks of ``rows`` rows of the outer product and some of its columns."""
         a, e = self.a[:, :, columns], self.e.transpose(1, 2)
         matrix = None if total is None else total.view(self.e.shape[2], self.a.shape[2])
-        for start in range(0, max(1, self.e.shape[2]), rows):
-            block = torch.bmm(e[:, start : start + rows], a)
+        buffer = a.new_empty(len(a), min(rows, e.shape[1]), a.shape[2])  # a new one each time costs page faults
+        for start in range(0, max(1, e.shape[1]), rows):
+            some = e[:, start : start + rows]
+            block = torch.bmm(some, a, out=buffer) if some.shape[1] == rows else torch.bmm(some, a)
             if matrix is not None:
                 torch.sum(block, dim=0, out=matrix[start : start + rows, columns])
             yield block.flatten(1)

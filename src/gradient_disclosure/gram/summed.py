@@ -91,20 +91,27 @@ class Term(ABC):
                 matrix[start:stop] = block.sum(dim=0)
             yield block.flatten(1)
 
-    def gram(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
-        """Inner products ``<G_i, G_j>``, (B, B) float64, at most about ``chunk_elements`` entries formed at a time."""
-        return self._gram_by_blocks(chunk_elements)
+    def gram(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> Tensor:
+        """Inner products ``<G_i, G_j>``, (B, B) float64.
 
-    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS) -> tuple[Tensor, Tensor]:
-        """Inner products (B, B) float64, and ``Σ_i G_i`` in the parameter's shape, from the same blocks."""
+        Args:
+            chunk_elements: about as many entries are formed at a time at most.
+            mixed: see :class:`GramSum`.
+        """
+        return self._gram_by_blocks(chunk_elements, mixed=mixed)
+
+    def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> tuple[Tensor, Tensor]:
+        """Inner products (B, B) float64, and ``Σ_i G_i`` in the parameter's shape, from the same blocks if possible."""
         total = torch.empty(self.shape, dtype=self.values.dtype, device=self.values.device)
-        return self._gram_by_blocks(chunk_elements, total), total
+        return self._gram_by_blocks(chunk_elements, total, mixed=mixed), total
 
     def per_example(self) -> Tensor:
         """The gradients themselves, (B, P) for a parameter of P entries."""
         return self.rows(0, self.n_rows).flatten(1)
 
-    def _gram_by_blocks(self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None) -> Tensor:
+    def _gram_by_blocks(
+        self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None, *, mixed: bool = False
+    ) -> Tensor:
         """Gram of the gradients themselves, one block formed at a time."""
         if self.batch_size * self.n_rows * self.row_size <= min(chunk_elements, SMALL):
             whole = self.per_example()
@@ -112,7 +119,7 @@ class Term(ABC):
                 total.copy_(whole.sum(dim=0).view(self.shape))
             whole = whole.double()
             return whole @ whole.T
-        gram = GramSum(self.batch_size, self.values.device, chunk_elements)
+        gram = GramSum(self.batch_size, self.values.device, chunk_elements, mixed=mixed)
         for block in self.blocks(chunk_elements, total):
             gram.add(block)
         return gram.result()

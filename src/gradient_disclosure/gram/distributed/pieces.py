@@ -18,6 +18,7 @@ def smallest(term: Term) -> Term:
     """The same gradients in the form that takes the fewest entries: as they are, or written out.
 
     Example:
+        >>> import torch
         >>> a, e = torch.ones(2, 5, 1), torch.ones(2, 5, 3)
         >>> smallest(OuterProduct(a, e, (3, 1))).g.shape  # 3 entries an example instead of 20
         torch.Size([2, 3])
