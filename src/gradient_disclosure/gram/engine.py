@@ -95,11 +95,10 @@ class GradientGram:
         mode: Mode = "untouched",
         memory_budget_mb: float = 16.0,
         products: Products | None = None,
+        ranks: GlobalBatch | None = None,
     ) -> None:
         if products not in (None, "float64", "mixed"):
             raise ValueError(f"products must be 'float64' or 'mixed', got {products!r}")
-        ranks: GlobalBatch | None = None,
-    ) -> None:
         if ranks is not None and keep_terms:
             raise ValueError("keep_terms is for the examples of one process: leave out keep_terms or ranks")
         if mode not in ("untouched", "reuse"):
