@@ -39,9 +39,7 @@ def run_settings(config: DictConfig) -> RunSettings:
         network=build(config.model.network),
         optimizer=build(training.optimizer),
         defense=build(config.defense) if _is_defended(config) else Undefended(),
-        audit=AuditSettings(
-            build(config.audit.damping), config.audit.membership_prior, config.audit.scope, config.audit.inverse
-        ),
+        audit=audit_settings(config),
         epochs=training.epochs,
         batch_size=training.batch_size,
         accelerator=training.accelerator,
@@ -63,6 +61,26 @@ def run_settings(config: DictConfig) -> RunSettings:
         reconstruction=reconstruction,
         description=description(config),
     )
+
+
+def audit_settings(config: DictConfig) -> AuditSettings:
+    """How the in-run audit scores, and which steps and parameters it sees."""
+    audit = config.audit
+    return AuditSettings(
+        build(audit.damping),
+        audit.membership_prior,
+        audit.scope,
+        audit.inverse,
+        every_n_steps=audit.every_n_steps,
+        layers=_layers(config),
+    )
+
+
+def _layers(config: DictConfig) -> tuple[str, ...] | None:
+    layers = config.audit.layers
+    if layers is None:
+        return None
+    return (layers,) if isinstance(layers, str) else tuple(layers)
 
 
 def build(node: DictConfig) -> Any:
@@ -115,6 +133,8 @@ def description(config: DictConfig) -> dict[str, Any]:
         "damping_kind": config.audit.damping.kind if _uses_damping(config) else None,
         "scope": config.audit.scope,
         "inverse": config.audit.inverse,
+        "every_n_steps": config.audit.every_n_steps,
+        "layers": "all" if (layers := _layers(config)) is None else " ".join(layers),
         "membership_prior": config.audit.membership_prior,
         "shadow_models": config.attack.membership.shadow_models,
         "seed": config.seed,

@@ -98,7 +98,7 @@ def test_bits_do_not_depend_on_the_scope_that_is_stored() -> None:
         ledger.begin_step()
         ledger.record(torch.tensor([0, 1, 2]), gnq=gnq, squared_norms=torch.ones(3), step=0)
         frames[scope] = ledger.to_frame()
-        assert frames[scope].attrs == {"scope": scope, "inverse": "damped"}
+        assert frames[scope].attrs == {"scope": scope, "inverse": "damped", "every_n_steps": 1, "coverage": 1.0}
     for column in ("bits_paper_uncapped", "bits_gaussian_uncapped"):
         np.testing.assert_allclose(frames["universe_proxy"][column], frames["batch"][column], rtol=1e-12)
     expected = paper_bits(batch_scores * 0.08, sampling) / 0.2
@@ -114,7 +114,7 @@ def test_a_pseudo_inverse_has_no_bits_and_says_what_it_saw(tmp_path: Path) -> No
     assert not ledger.has_bits
     ledger.to_parquet(tmp_path / "ledger.parquet")
     frame = pd.read_parquet(tmp_path / "ledger.parquet").set_index("index")
-    assert frame.attrs == {"scope": "batch", "inverse": "pinv"}
+    assert frame.attrs == {"scope": "batch", "inverse": "pinv", "every_n_steps": 1, "coverage": 1.0}
     assert not [c for c in frame.columns if "bits" in c or "attacker" in c]
     assert frame["inside_span_mean"].to_dict() == {2: 1.0, 4: pytest.approx(0.375)}
     assert frame["gnq_max"].to_dict() == {2: 1.0, 4: 0.5}

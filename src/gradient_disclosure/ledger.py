@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gradient_disclosure.errors import ExampleIdError
-from gradient_disclosure.scores.bits import Sampling, attacker_ceiling, gaussian_bits, paper_bits, run_cap
+from gradient_disclosure.ledger_bits import SeenSteps, bit_columns
+from gradient_disclosure.scores.bits import Sampling, gaussian_bits, paper_bits
 from gradient_disclosure.scores.scope import SCOPES
 from gradient_disclosure.scores.scoring import Scoring
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 SUMS = ("n_drawn", "gnq_total", "squared_norm_total", "paper", "gaussian", "paper_squared", "gaussian_squared")
 MAXIMA = ("gnq_max", "squared_norm_max")
 COLUMNS = (*SUMS, *MAXIMA, "inside_span_total")
-AT_CAP = 1.0 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,20 @@ class DisclosureLedger:
     """Accumulates per-step scores of examples: totals, maxima, draws, bits, and when an example was censored.
 
     Steps at which an example was not drawn are accounted for by the Horvitz–Thompson estimator: each drawn step's bits
-    are divided by the sampling rate (the score of a step does not depend on the example's own draw).
+    are divided by the sampling rate (the score of a step does not depend on the example's own draw). So it is with
+    steps that were not audited: if one step of every n is, chosen at random, it stands for n, in the totals and in the
+    bits. ``n_drawn`` and the maxima are of the audited steps alone.
+
+    If some parameters were left out (``coverage`` below 1), scores and bits are those of the others' gradients alone:
+    with an absolute damping never above those of all, and no limit on an attacker who sees the whole gradient. The cap
+    is, at any coverage and however few steps were audited: it needs the number of all steps and nothing of the scores.
 
     Args:
         exposure: sampling rate and prior; without it no bits are computed.
         known_ids: number of examples N if ids are 0 … N − 1; any other id is then an error. None: any integer id.
         scope: a key of ``SCOPES``: the units of the scores that are recorded, which the bits must know.
         inverse: a key of ``INVERSES``: without damping there are no bits.
+        every_n_steps: n, if one random step of every n is audited.
 
     Example:
         >>> import torch
@@ -65,9 +72,12 @@ class DisclosureLedger:
         known_ids: int | None = None,
         scope: str = "batch",
         inverse: str = "damped",
+        every_n_steps: int = 1,
     ) -> None:
         self.exposure = exposure
         self.known_ids = known_ids
+        self.every_n_steps = every_n_steps
+        self.coverage = 1.0
         self._scoring = Scoring(scope=scope, inverse=inverse)
         self.n_steps = 0
         self._rows: dict[int, int] = {}
@@ -93,6 +103,10 @@ class DisclosureLedger:
         """Whether the recorded scores have a meaning in bits."""
         return self.exposure is not None and self._scoring.gives_bits
 
+    @property
+    def _seen(self) -> SeenSteps:
+        return SeenSteps(self.n_steps, self.every_n_steps, self.coverage)
+
     def rows(self, ids: Tensor) -> Tensor:
         """Row of each id, new ids being given one.
 
@@ -115,8 +129,12 @@ class DisclosureLedger:
         return torch.tensor(rows, dtype=torch.int64)
 
     def begin_step(self) -> None:
-        """Count one training step; every step counts for the bits, also those at which an example was not drawn."""
+        """Count one training step, audited or not: every step may disclose, so the cap of a run is of all its steps."""
         self.n_steps += 1
+
+    def cover(self, coverage: float) -> None:
+        """Note what fraction of the trainable parameters a step's scores are of; the lowest is kept."""
+        self.coverage = min(self.coverage, coverage)
 
     def record(
         self, ids: Tensor, *, gnq: Tensor, squared_norms: Tensor, step: int, inside_span: Tensor | None = None
@@ -140,7 +158,10 @@ class DisclosureLedger:
         gnq, squared_norms = gnq.double().cpu(), squared_norms.double().cpu()
         paper, gaussian = self.step_bits(gnq)
         ones = torch.ones_like(gnq)
-        added = torch.stack([ones, gnq, squared_norms, paper, gaussian, paper.square(), gaussian.square()], dim=1)
+        n = self.every_n_steps
+        added = torch.stack(
+            [ones, n * gnq, n * squared_norms, paper, gaussian, paper.square(), gaussian.square()], dim=1
+        )
         self._values[rows, : len(SUMS)] += added
         maxima = torch.stack([gnq, squared_norms], dim=1)
         extremes = slice(len(SUMS), len(SUMS) + len(MAXIMA))
@@ -149,16 +170,17 @@ class DisclosureLedger:
             self._values[rows, -1] += inside_span.double().cpu()
 
     def step_bits(self, gnq: Tensor) -> tuple[Tensor, Tensor]:
-        """Horvitz–Thompson terms F(x̂)/r of one step's scores (B,), paper's and Gaussian; NaN if there are no bits."""
+        """Horvitz–Thompson terms F(x̂)n/r of one step's scores (B,), paper's and Gaussian; NaN if there are no bits."""
         if self.exposure is None or not self.has_bits:
             missing = torch.full_like(gnq, math.nan)
             return missing, missing
         sampling = self.exposure.sampling
         universe = SCOPES[self.scope].in_universe_units(gnq, sampling)
-        return paper_bits(universe, sampling) / sampling.rate, gaussian_bits(universe, sampling) / sampling.rate
+        seen = self._seen.probability(sampling)
+        return paper_bits(universe, sampling) / seen, gaussian_bits(universe, sampling) / seen
 
     def totals(self, column: str) -> Tensor:
-        """One column, for every example seen, (len(self),) float64: a copy. See ``COLUMNS``."""
+        """One of ``COLUMNS``, for every example seen, (len(self),) float64: a copy."""
         return self._values[: len(self._rows), COLUMNS.index(column)].clone()
 
     def totals_of(self, ids: Tensor, column: str) -> Tensor:
@@ -191,7 +213,11 @@ class DisclosureLedger:
         attacker_advantage_ceiling, attacker_tpr_ceiling_at_1pct_fpr. Scores and bits of an example that never
         contributed are missing (a censor may drop one at its first draw). At the cap the bound says nothing. By
         pseudo-inverse there are no bits, but inside_span_mean: the part of the squared norm that the scores saw, mean
-        over the draws. ``attrs`` (kept in the Parquet file) says the scope and inverse of the scores.
+        over the draws. ``attrs`` (kept in the Parquet file) says the scope and inverse of the scores, every_n_steps and
+        the coverage. Below a coverage of 1 the attacker's ceilings are missing: the bits leave out what the other
+        parameters disclose. With every_n_steps above 1, n_drawn, gnq_max and squared_norm_max are of the audited steps,
+        all else is an estimate for all of them, and bits_gaussian_std an upper estimate of its spread (what two steps
+        of one window have in common cannot be seen).
         """
         import pandas as pd
 
@@ -212,10 +238,11 @@ class DisclosureLedger:
         )
         if self.inverse == "pinv":
             frame["inside_span_mean"] = pd.Series(values["inside_span_total"]).where(drawn) / frame["n_drawn"]
-        if self.has_bits:
-            frame = frame.join(self._bit_columns(values))
+        if (exposure := self.exposure) is not None and self.has_bits:
+            at = self._censored_at[:count]
+            frame = frame.join(bit_columns(values, at, exposure.sampling, self._seen, poisson=exposure.poisson))
         frame = frame.sort_values("index", ignore_index=True)
-        frame.attrs = {"scope": self.scope, "inverse": self.inverse}
+        frame.attrs = {**self._labels()}
         return frame
 
     def to_parquet(self, path: str | Path) -> None:
@@ -229,8 +256,7 @@ class DisclosureLedger:
         return {
             "exposure": None if self.exposure is None else asdict(self.exposure),
             "known_ids": self.known_ids,
-            "scope": self.scope,
-            "inverse": self.inverse,
+            **self._labels(),
             "n_steps": self.n_steps,
             "ids": torch.tensor(list(self._rows), dtype=torch.int64),
             "values": self._values[: len(self._rows)].clone(),
@@ -243,10 +269,16 @@ class DisclosureLedger:
         self.exposure = None if exposure is None else Exposure(Sampling(**exposure["sampling"]), exposure["poisson"])
         self.known_ids = state["known_ids"]
         self._scoring = Scoring(scope=state["scope"], inverse=state["inverse"])
+        self.every_n_steps, self.coverage = state["every_n_steps"], state["coverage"]
         self.n_steps = state["n_steps"]
         self._rows = {number: row for row, number in enumerate(state["ids"].tolist())}
         self._values = state["values"].clone()
         self._censored_at = state["censored_at"].clone()
+
+    def _labels(self) -> dict[str, Any]:
+        """What a reader of the scores must know of them."""
+        labels = {"scope": self.scope, "inverse": self.inverse}
+        return {**labels, "every_n_steps": self.every_n_steps, "coverage": self.coverage}
 
     def _checked(self, ids: Tensor) -> list[int]:
         if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
@@ -264,27 +296,3 @@ class DisclosureLedger:
                     f"ids {unknown} are unknown: the data set has the indices 0 … {self.known_ids - 1}"
                 )
         return numbers
-
-    def _bit_columns(self, values: dict[str, Any]) -> pd.DataFrame:
-        import pandas as pd
-
-        assert self.exposure is not None
-        sampling = self.exposure.sampling
-        cap = run_cap(sampling, self.n_steps, poisson=self.exposure.poisson)
-        drawn = pd.Series(values["n_drawn"])
-        frame = pd.DataFrame(index=drawn.index)
-        for name in ("paper", "gaussian"):
-            uncapped = pd.Series(values[name]).where(drawn > 0)
-            frame[f"bits_{name}"] = uncapped.clip(upper=cap)
-            frame[f"bits_{name}_uncapped"] = uncapped
-        frame["bits_gaussian_std"] = pd.Series(values["gaussian_squared"] * (1.0 - sampling.rate)) ** 0.5
-        censored_at = self._censored_at[: len(drawn)].numpy()
-        exposed = pd.Series(censored_at, dtype="float64").where(censored_at >= 0, self.n_steps)
-        frame["bits_gaussian_per_draw"] = frame["bits_gaussian_uncapped"] * sampling.rate * exposed / drawn
-        frame["bits_cap"] = cap
-        frame["at_cap"] = frame["bits_gaussian_uncapped"] >= cap * AT_CAP
-        ceilings = [attacker_ceiling(bits, sampling.prior) if bits == bits else None for bits in frame["bits_gaussian"]]
-        frame["attacker_accuracy_ceiling"] = [c.accuracy if c else math.nan for c in ceilings]
-        frame["attacker_advantage_ceiling"] = [c.advantage if c else math.nan for c in ceilings]
-        frame["attacker_tpr_ceiling_at_1pct_fpr"] = [c.tpr_at_1pct_fpr if c else math.nan for c in ceilings]
-        return frame

@@ -76,6 +76,8 @@ def test_runs_are_the_same_if_only_what_is_ignored_differs() -> None:
         "audit.damping.value=1",
         "audit.scope=universe_proxy",
         "audit.inverse=pinv",
+        "audit.every_n_steps=5",
+        "audit.layers=[network.1.*]",
     )
     assert len({number(), *(number(change) for change in changes)}) == 1 + len(changes)
     assert number("+defense=gnq_censor") != number("+defense=random_censor") != number()

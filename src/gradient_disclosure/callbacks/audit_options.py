@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradient_disclosure.defenses.gnq_censor import Censor
 from gradient_disclosure.errors import UnsupportedTrainingError
+from gradient_disclosure.ledger import DisclosureLedger, Exposure
 from gradient_disclosure.scores.scoring import Scoring
+
+logger = logging.getLogger(__name__)
 
 
 def refuse_contradictions(
-    scoring: Scoring, censor: Censor | None, *, has_ids: bool, excludes: bool, has_mechanism: bool
+    scoring: Scoring,
+    censor: Censor | None,
+    *,
+    has_ids: bool,
+    excludes: bool,
+    has_mechanism: bool,
+    every_n_steps: int = 1,
 ) -> None:
     """Raise if options of an audit contradict each other.
 
@@ -21,6 +31,7 @@ def refuse_contradictions(
         has_ids: whether examples are known by their index.
         excludes: whether parameters are left out of the Gram.
         has_mechanism: whether clipping and noise of DP-SGD are audited.
+        every_n_steps: one step of so many is audited.
 
     Raises:
         UnsupportedTrainingError: scores that the defense cannot be judged by, or defenses that do not add up.
@@ -37,7 +48,19 @@ def refuse_contradictions(
     if censor is not None and not has_ids:
         raise ValueError("a censor needs example_ids: it drops examples by their data set index")
     if censor is not None and excludes:
-        raise ValueError("a censor cannot drop an example from excluded parameters: leave out exclude=...")
+        raise ValueError(
+            "a censor cannot drop an example from excluded parameters: leave out exclude=... and layers=..."
+        )
+    if censor is not None and every_n_steps != 1:
+        raise UnsupportedTrainingError(
+            f"a censor must see every step: at the steps that every_n_steps={every_n_steps} leaves out, an example "
+            "over its budget would contribute all the same. Leave every_n_steps at 1, or use no censor."
+        )
+    if has_mechanism and excludes:
+        raise UnsupportedTrainingError(
+            "exclude=... and layers=... do not apply to DP-SGD: it clips by the norm of the gradient of all "
+            "parameters, which a part of them does not tell. Leave them out; every_n_steps may be used."
+        )
     if censor is not None and has_mechanism:
         raise UnsupportedTrainingError(
             "a censor on top of DP-SGD has no accountant epsilon (whether one example is dropped depends on the "
@@ -101,3 +124,53 @@ def refuse_other_units(scoring: Scoring, ledger: Mapping[str, Any]) -> None:
                 f"the stored ledger holds scores with {name}={stored!r}, and this audit is set to {wanted!r}: they do "
                 f"not add up. Continue with {name}={stored!r}, or start anew."
             )
+
+
+def refuse_other_parameters(layers: Sequence[str] | None, exclude: Sequence[str], stored: Mapping[str, Any]) -> None:
+    """Raise if a stored ledger holds scores of other parameters.
+
+    Args:
+        layers: patterns of the parameters audited from now on; None for all.
+        exclude: patterns of those left out.
+        stored: both, from the state of the audit that is to be continued.
+
+    Raises:
+        UnsupportedTrainingError: the two do not add up.
+
+    Example:
+        >>> refuse_other_parameters(None, (), {"layers": None, "exclude": []})
+    """
+    known = None if stored["layers"] is None else tuple(stored["layers"])
+    if known != layers or (layers is None and tuple(stored["exclude"]) != tuple(exclude)):
+        raise UnsupportedTrainingError(
+            f"the stored ledger holds scores with layers={stored['layers']}, exclude={stored['exclude']}, and this "
+            f"audit is set to layers={layers and list(layers)}, exclude={list(exclude)}: they do not add up. Continue "
+            "with the stored choice, or start anew."
+        )
+
+
+def keep_exposure(ledger: DisclosureLedger, exposure: Exposure | None, scoring: Scoring, *, has_ids: bool) -> None:
+    """Tell a ledger how often an example is drawn, and the reader if there will be no bits.
+
+    Args:
+        ledger: of the audit.
+        exposure: of the training that begins; None if that is not known.
+        scoring: how batches are scored.
+        has_ids: whether the ledger will be kept at all.
+
+    Raises:
+        UnsupportedTrainingError: the ledger holds scores of another way of drawing, or the scores need to know it.
+
+    Example:
+        >>> keep_exposure(DisclosureLedger(), None, Scoring(), has_ids=False)
+    """
+    known = ledger.exposure
+    if known is not None and exposure != known and len(ledger):
+        raise UnsupportedTrainingError(
+            f"this audit's ledger was kept at {known}, but this training draws at {exposure}: their bits do not "
+            "add up. Use a fresh GradientUniqueness."
+        )
+    ledger.exposure = exposure
+    reason = why_no_bits(scoring, knows_draws=exposure is not None)
+    if reason is not None and has_ids:
+        logger.warning("GradientUniqueness %s: the ledger holds GNQ and norms, but no bits.", reason)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from gradient_disclosure.callbacks.audit_options import refuse_contradictions, refuse_other_units, why_no_bits
+from gradient_disclosure.callbacks.audit_extent import AuditExtent
+from gradient_disclosure.callbacks.audit_options import (
+    keep_exposure,
+    refuse_contradictions,
+    refuse_other_parameters,
+    refuse_other_units,
+)
+from gradient_disclosure.callbacks.audit_schedule import AuditSchedule, StepCounter
+from gradient_disclosure.callbacks.audited_layers import checked_layers, patterns_outside
+from gradient_disclosure.callbacks.censored_gradient import keep_only
 from gradient_disclosure.callbacks.observed_step import ExampleIds, ObservedStep, more_to_come
-from gradient_disclosure.callbacks.step_statistics import StepStatistics, logged_values
+from gradient_disclosure.callbacks.released_scores import Mechanism, released_scores
+from gradient_disclosure.callbacks.step_log import StepLog
+from gradient_disclosure.callbacks.step_statistics import StepStatistics
 from gradient_disclosure.callbacks.training_facts import (
     exposure_of,
     is_plainly_a_sum,
-    log_interval,
     loss_scale,
     number_of_examples,
     refuse_unsupported_training,
@@ -30,12 +41,16 @@ from gradient_disclosure.errors import (
     UnsupportedTrainingError,
 )
 from gradient_disclosure.gram.engine import GradientGram, LossReduction
-from gradient_disclosure.ledger import DisclosureLedger, Exposure
-from gradient_disclosure.scores.clipping import GaussianMechanism
-from gradient_disclosure.scores.gnq import Damping, GnqResult, gradient_uniqueness
+from gradient_disclosure.ledger import DisclosureLedger
+from gradient_disclosure.scores.gnq import Damping, GnqResult
 from gradient_disclosure.scores.scoring import Scoring
 
 logger = logging.getLogger(__name__)
+
+WITHOUT_IDS = (
+    "GradientUniqueness has no example_ids: statistics of each batch are logged, but no ledger per example is kept. "
+    "Pass example_ids=lambda batch: ... to get one."
+)
 
 VERIFY_EVERY = 100
 """Steps between two checks that the per-example gradients add up to autograd's. Until one has seen gradients that are
@@ -43,7 +58,7 @@ not zero, every step is checked."""
 
 
 class GradientUniqueness(Callback):
-    """Audits every training step: how far each example's gradient stands out from the others in its batch.
+    """Audits training steps, by default every one: how far each example's gradient stands out from its batch's others.
 
     Without a censor, training is bitwise the same as without the callback.
 
@@ -64,6 +79,10 @@ class GradientUniqueness(Callback):
         scope: "batch", or "universe_proxy": an estimate of the scores among all examples of the pool, with λ in its
             units, 1/p times those of the batch. See :class:`Scoring`.
         inverse: "damped", or "pinv": no λ, no bits, and blind to what lies outside the span of the other gradients.
+        every_n_steps: audit one random step of each n, at no cost at the others (an :class:`AuditSchedule` for another
+            seed). An audited step then stands for n: totals and bits are estimates, see :class:`DisclosureLedger`.
+        layers: patterns of the parameter names to audit, in place of ``exclude``; None for all. Scores are then lower
+            than those of all parameters, and attackers' ceilings are withheld.
 
     Example:
         >>> audit = GradientUniqueness(damping=1e-2, example_ids=lambda batch: batch[2])
@@ -81,35 +100,42 @@ class GradientUniqueness(Callback):
         known_ids: int | None = None,
         exclude: Sequence[str] = (),
         censor: Censor | None = None,
-        mechanism: GaussianMechanism | Callable[[], GaussianMechanism] | None = None,
+        mechanism: Mechanism | None = None,
         scope: str = "batch",
         inverse: str = "damped",
+        every_n_steps: int | AuditSchedule = 1,
+        layers: Sequence[str] | None = None,
     ) -> None:
+        schedule = every_n_steps if isinstance(every_n_steps, AuditSchedule) else AuditSchedule(every_n_steps)
         self.scoring = Scoring(damping if isinstance(damping, Damping) else Damping(damping), scope, inverse)
         refuse_contradictions(
             self.scoring,
             censor,
             has_ids=example_ids is not None,
-            excludes=bool(exclude),
+            excludes=bool(exclude) or layers is not None,
             has_mechanism=mechanism is not None,
+            every_n_steps=schedule.every_n_steps,
         )
         self.example_ids = example_ids
         self.loss_reduction = loss_reduction
         self.membership_prior = membership_prior
+        self.layers = checked_layers(layers, exclude)
         self.exclude = tuple(exclude)
         self.censor = censor
         self.mechanism = mechanism
-        self.ledger = DisclosureLedger(known_ids=known_ids, scope=scope, inverse=inverse)
+        n = schedule.every_n_steps
+        self.ledger = DisclosureLedger(known_ids=known_ids, scope=scope, inverse=inverse, every_n_steps=n)
+        self._steps = StepCounter(schedule)
         self.statistics = StepStatistics()
         self.coverage: float | None = None
+        self.extent: AuditExtent | None = None
+        self._log = StepLog(censors=censor is not None)
         self._open: ObservedStep | None = None
         self._waits = False
         self.skipped_steps = 0
         self._members: int | None = None
         self._verified = False
         self._audited_steps = 0
-
-    # ---------------------------------------------------------------- Lightning hooks
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what would make the audit wrong; find out how often an example is drawn."""
@@ -119,24 +145,27 @@ class GradientUniqueness(Callback):
                 f"accumulate_grad_batches is {trainer.accumulate_grad_batches}: accumulated steps are audited, but a "
                 "censor or DP-SGD needs the whole batch of a step at once. Set accumulate_grad_batches=1."
             )
+        if self.layers is not None:
+            self.exclude = patterns_outside(pl_module, self.layers)
         self._members = number_of_examples(trainer.train_dataloader)
         if self.censor is not None and self._members is None:
             raise UnsupportedTrainingError(
                 "a censor must know how many members there are: train from a loader whose data set has a length"
             )
-        self._set_exposure(exposure_of(trainer, self.membership_prior))
+        exposure = exposure_of(trainer, self.membership_prior)
+        keep_exposure(self.ledger, exposure, self.scoring, has_ids=self.example_ids is not None)
         if self.example_ids is None:
-            logger.warning(
-                "GradientUniqueness has no example_ids: statistics of each batch are logged, but no ledger per "
-                "example is kept. Pass example_ids=lambda batch: ... to get one."
-            )
+            logger.warning(WITHOUT_IDS)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin to observe the step."""
-        if self._open is not None and self._waits:
-            self._open.add(batch)
+        """Begin to observe the step, if it is audited."""
+        if self._waits:
+            if self._open is not None:
+                self._open.add(batch)
             return
         self._close()
+        if not self._steps.begin():
+            return
         gram = GradientGram(
             pl_module,
             self.loss_reduction,
@@ -147,30 +176,37 @@ class GradientUniqueness(Callback):
             micro_batches=trainer.accumulate_grad_batches,
         )
         self._open = ObservedStep(gram.__enter__(), batch)
-        self.coverage = gram.coverage
+        self._note_extent(gram, pl_module)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Refuse a loss that is plainly a sum where a mean was announced: every score would be wrong by B²."""
-        if self.loss_reduction == "mean" and is_plainly_a_sum(loss):
+        if self._open is not None and self.loss_reduction == "mean" and is_plainly_a_sum(loss):
             raise UnsupportedTrainingError(
                 "the training loss is a sum over the batch: use GradientUniqueness(..., loss_reduction='sum')"
             )
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score the step, write the ledger, let the censor drop."""
-        if self._open is None:
+        rests = self._steps.rests
+        if self._open is None and not rests:
             raise DisclosureError("GradientUniqueness saw a second backward pass in one step; it audits one a step")
         self._waits = more_to_come(trainer)
         if self._waits:
             return
+        self._steps.end()
         step = trainer.global_step
+        if self._open is None:
+            self.ledger.begin_step()
+            self._log.write(trainer, pl_module, self.ledger)
+            return
         if scaler_will_skip(trainer, pl_module):
             self.skipped_steps += 1
             logger.info("step %d: the gradient scaler skips it (overflow); nothing is disclosed, nothing scored", step)
             self._close()
             return
         try:
-            self._audit(self._open, trainer, pl_module, step)
+            self._audit(self._open, trainer, step)
+            self._log.write(trainer, pl_module, self.ledger)
         except (NonFiniteGradientError, IllConditionedGramError) as error:
             raise type(error)(f"step {step}: {error}{self._open.named(self.example_ids)}") from None
         finally:
@@ -190,26 +226,31 @@ class GradientUniqueness(Callback):
             "ledger": self.ledger.state_dict(),
             "statistics": dict(vars(self.statistics)),
             "coverage": self.coverage,
+            "extent": None if self.extent is None else asdict(self.extent),
             "audited_steps": self._audited_steps,
             "skipped_steps": self.skipped_steps,
+            "schedule": self._steps.state_dict(),
+            "parameters": {"layers": self.layers and list(self.layers), "exclude": list(self.exclude)},
             "censor": None if self.censor is None else self.censor.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Inverse of :meth:`state_dict`."""
         refuse_other_units(self.scoring, state_dict["ledger"])
+        refuse_other_parameters(self.layers, self.exclude, state_dict["parameters"])
+        self._steps.load_state_dict(state_dict["schedule"])
         self.ledger.load_state_dict(state_dict["ledger"])
         self.statistics = StepStatistics(**state_dict["statistics"])
-        self.coverage = state_dict["coverage"]
+        self.coverage, extent = state_dict["coverage"], state_dict["extent"]
+        self.extent = None if extent is None else AuditExtent(**extent)
         self._audited_steps = state_dict["audited_steps"]
         self.skipped_steps = state_dict["skipped_steps"]
         if self.censor is not None and state_dict["censor"] is not None:
             self.censor.load_state_dict(state_dict["censor"])
 
-    # ---------------------------------------------------------------- one step
-
-    def _audit(self, step_seen: ObservedStep, trainer: Trainer, pl_module: LightningModule, step: int) -> None:
+    def _audit(self, step_seen: ObservedStep, trainer: Trainer, step: int) -> None:
         observed = step_seen.gram
+        self._log.last = None
         self.ledger.begin_step()
         if observed.batch_size == 0:
             return
@@ -218,30 +259,23 @@ class GradientUniqueness(Callback):
         self._audited_steps += 1
         decision = self._decide(gram, step_seen, step)
         if decision.kept.numel() < observed.batch_size:
-            self._drop(observed, decision, step)
+            keep_only(observed, decision.kept, self.loss_reduction)
         if decision.kept.numel() == 0:
             return
         result = decision.result
         self.statistics.add(result)
         if self.example_ids is not None:
-            kept_ids = step_seen.ids(self.example_ids)[decision.kept]
-            self.ledger.record(
-                kept_ids,
-                gnq=result.scores,
-                squared_norms=result.squared_norms,
-                step=step,
-                inside_span=result.inside_span,
-            )
-        if trainer.loggers and (step + 1) % log_interval(trainer) == 0:
-            self._log(pl_module, result, decision.kept.numel())
+            ids, norms = step_seen.ids(self.example_ids)[decision.kept], result.squared_norms
+            self.ledger.record(ids, gnq=result.scores, squared_norms=norms, step=step, inside_span=result.inside_span)
+        self._log.last = result, decision.kept.numel()
 
     def _decide(self, gram: Tensor, step_seen: ObservedStep, step: int) -> Decision:
         def score(positions: Tensor) -> GnqResult:
-            return self._score(gram[positions][:, positions])
+            return released_scores(gram[positions][:, positions], self.scoring, self.mechanism, self.ledger.exposure)
 
         everyone = torch.arange(len(gram))
         if self.censor is None:
-            return Decision(everyone, everyone[:0], self._score(gram))
+            return Decision(everyone, everyone[:0], score(everyone))
         assert self.example_ids is not None
         ids = step_seen.ids(self.example_ids)
         active = everyone[~self.ledger.is_censored(ids)]
@@ -251,47 +285,13 @@ class GradientUniqueness(Callback):
         refuse_beyond_limit(self.ledger.n_censored, self._members, self.censor.rule)
         return decision
 
-    def _score(self, gram: Tensor) -> GnqResult:
-        mechanism = self.mechanism() if callable(self.mechanism) else self.mechanism
-        sampling = None if self.ledger.exposure is None else self.ledger.exposure.sampling
-        if mechanism is None:
-            return self.scoring.score(gram, sampling)
-        assert sampling is not None
-        return gradient_uniqueness(mechanism.clipped(gram), mechanism.damping(sampling))
-
-    def _drop(self, observed: GradientGram, decision: Decision, step: int) -> None:
-        """Make the gradient that of the batch without the examples not kept: the mean (or sum) over those kept.
-
-        With nobody left every gradient is None, which every torch optimizer takes as "no step": moments and weight
-        decay rest.
-        """
-        kept = decision.kept.numel()
-        if kept == 0:
-            for parameter in observed.parameters:
-                parameter.grad = None
-            return
-        weights = torch.zeros(observed.batch_size, dtype=torch.float64)
-        weights[decision.kept] = 1.0 / kept if self.loss_reduction == "mean" else 1.0
-        for parameter, gradient in observed.weighted_gradient(weights):
-            parameter.grad = gradient
-
-    def _log(self, pl_module: LightningModule, result: GnqResult, size: int) -> None:
-        values = logged_values(result)
-        if self.censor is not None:
-            values["disclosure/censored"] = float(self.ledger.n_censored)
-        pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=size)
-
-    def _set_exposure(self, exposure: Exposure | None) -> None:
-        known = self.ledger.exposure
-        if known is not None and exposure != known and len(self.ledger):
-            raise UnsupportedTrainingError(
-                f"this audit's ledger was kept at {known}, but this training draws at {exposure}: their bits do not "
-                "add up. Use a fresh GradientUniqueness."
-            )
-        self.ledger.exposure = exposure
-        reason = why_no_bits(self.scoring, knows_draws=exposure is not None)
-        if reason is not None and self.example_ids is not None:
-            logger.warning("GradientUniqueness %s: the ledger holds GNQ and norms, but no bits.", reason)
+    def _note_extent(self, gram: GradientGram, pl_module: LightningModule) -> None:
+        """Keep what the labels of the scores say; a parameter that is set free later can lower the coverage."""
+        extent = AuditExtent.of(self._steps.schedule.every_n_steps, gram, pl_module)
+        if extent != self.extent and (labels := extent.in_words()):
+            logger.info("GradientUniqueness: %s", "; ".join(labels))
+        self.coverage, self.extent = gram.coverage, extent
+        self.ledger.cover(gram.coverage)
 
     def _close(self) -> None:
         if self._open is not None:

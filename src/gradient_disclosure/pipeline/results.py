@@ -14,6 +14,7 @@ from torch import Tensor
 from gradient_disclosure.attacks.membership.correlation import spearman_with_interval
 from gradient_disclosure.models.predict import predict_logits
 from gradient_disclosure.pipeline.membership import ATTACKS
+from gradient_disclosure.pipeline.seen import seen_results, with_unseen
 from gradient_disclosure.pipeline.settings import RunSettings
 from gradient_disclosure.reporting.record import EXAMPLE_COLUMNS, Value
 from gradient_disclosure.training.fit import TrainedModel
@@ -59,22 +60,24 @@ def disclosure_results(settings: RunSettings, target: TrainedModel, frame: pd.Da
     """Summary of the ledger over the members, and how its ranking agrees with the attack's."""
     members = frame[frame["member"]]
     drawn = members[members["n_drawn"] > 0]
+    seen = seen_results(target, members)
+    every = target.audit.get("every_n_steps") or 1
+    averaged = drawn if every == 1 else with_unseen(members)
     results: dict[str, Value] = {
-        "disclosure/gnq_total_mean": _mean(drawn["gnq_total"]),
-        "disclosure/gnq_total_median": _finite(drawn["gnq_total"].median()),
+        "disclosure/gnq_total_mean": _mean(averaged["gnq_total"]),
+        "disclosure/gnq_total_median": _finite(averaged["gnq_total"].median()),
         "disclosure/gnq_total_max": _finite(drawn["gnq_total"].max()),
-        "disclosure/squared_norm_total_mean": _mean(drawn["squared_norm_total"]),
-        "disclosure/bits_paper_mean": _mean(drawn["bits_paper"]),
-        "disclosure/bits_gaussian_mean": _mean(drawn["bits_gaussian"]),
+        "disclosure/squared_norm_total_mean": _mean(averaged["squared_norm_total"]),
+        "disclosure/bits_paper_mean": _mean(averaged["bits_paper"]),
+        "disclosure/bits_gaussian_mean": _mean(averaged["bits_gaussian"]),
         "disclosure/bits_cap": _mean(drawn["bits_cap"]),
-        "disclosure/fraction_at_cap": _mean(drawn["at_cap"].astype("Float64")),
+        "disclosure/fraction_at_cap": _mean(averaged["at_cap"].astype("Float64")),
         "disclosure/attacker_accuracy_ceiling_mean": _mean(drawn["attacker_accuracy_ceiling"]),
-        "disclosure/never_drawn": int((members["n_drawn"] == 0).sum()),
+        **seen,
         "disclosure/damping": target.audit.get("damping"),
         "disclosure/damping_relative_mean": target.audit.get("relative_damping"),
         "disclosure/effective_rank_mean": target.audit.get("effective_rank"),
         "disclosure/inside_span_mean": target.audit.get("inside_span"),
-        "disclosure/coverage": target.audit.get("coverage"),
         "disclosure/scope": None if target.ledger is None else target.ledger.scope,
         "disclosure/inverse": None if target.ledger is None else target.ledger.inverse,
         "disclosure/poisson": None
@@ -108,7 +111,8 @@ def known_others_results(target: TrainedModel, frame: pd.DataFrame) -> dict[str,
     if not isinstance(noise, float) or not isinstance(clip, (int, float)) or noise * clip == 0:
         return {}
     drawn = frame[frame["n_drawn"] > 0]
-    per_draw = drawn["squared_norm_total"] / drawn["n_drawn"] / (noise * clip) ** 2
+    every = target.audit.get("every_n_steps") or 1  # each audited step stands for so many in the totals
+    per_draw = drawn["squared_norm_total"] / drawn["n_drawn"] / every / (noise * clip) ** 2
     return {"disclosure/known_others_mu_squared_mean": _mean(per_draw)}
 
 

@@ -36,7 +36,7 @@ GLOSSARY = (
         "Member",
         "An example of the set GIVEN to the training procedure, whether a censor dropped it later or not.",
         "A member that was never drawn into a batch has GNQ 0 because nothing was released about it, not because it "
-        "is common.",
+        "is common. If not every step was audited, one without a score may have been drawn all the same.",
     ),
     Term(
         "gnq",
@@ -85,9 +85,11 @@ GLOSSARY = (
     ),
     Term(
         "coverage",
-        "Coverage",
-        "Fraction of the trainable parameters whose gradients are in the GNQ.",
-        "Below 100 %, the parameters left out may disclose what GNQ does not show.",
+        "Coverage, steps audited",
+        "Fraction of the trainable parameters whose gradients are in the GNQ; fraction of the training steps that were "
+        "audited. Each audited step stands for n if one of every n, drawn at random, is audited.",
+        "Below 100 %, the parameters left out may disclose what GNQ does not show, and totals over all steps are "
+        "estimates: the fewer the steps, the less sure a single member's value and rank.",
     ),
     Term(
         "damping",

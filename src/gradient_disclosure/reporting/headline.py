@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradient_disclosure.reporting.attack_answers import Answer, attack_answers
+from gradient_disclosure.reporting.audit_seen import sentence
 from gradient_disclosure.reporting.formatting import bits, percent, shown, significant
 from gradient_disclosure.reporting.record import Results, RunRecord
 from gradient_disclosure.reporting.values import number, text
@@ -30,7 +33,12 @@ def headline(record: RunRecord) -> tuple[Answer, ...]:
 
 
 def _how_much(results: Results) -> Answer:
-    question = "How much was disclosed?"
+    answer = _amount("How much was disclosed?", results)
+    label = sentence(results)
+    return answer if label is None else replace(answer, sentences=(label, *answer.sentences))
+
+
+def _amount(question: str, results: Results) -> Answer:
     cap = number(results, "disclosure/bits_cap")
     gaussian, paper = (number(results, f"disclosure/bits_{kind}_mean") for kind in ("gaussian", "paper"))
     total = number(results, "disclosure/gnq_total_mean")
@@ -83,8 +91,14 @@ def _about_whom(record: RunRecord) -> Answer:
         )
     never = int((record.examples["member"].astype(bool) & (record.examples["n_drawn"] == 0)).sum())
     if never:
-        sentences.append(f"{never} members were never drawn: nothing was released about them, and they have no rank.")
+        sentences.append(_never_seen(never, record.results))
     return Answer(question, verdict, tuple(sentences))
+
+
+def _never_seen(members: int, results: Results) -> str:
+    if (number(results, "disclosure/every_n_steps") or 1) > 1:
+        return f"{members} members were in no audited step: what was released about them is not known."
+    return f"{members} members were never drawn: nothing was released about them, and they have no rank."
 
 
 def _price(results: Results) -> Answer:

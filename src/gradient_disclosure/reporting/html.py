@@ -177,6 +177,8 @@ def _settings(results: Results) -> list[tuple[str, str]]:
         "disclosure/inverse",
         "disclosure/scope",
         "disclosure/coverage",
+        "disclosure/parameters",
+        "disclosure/every_n_steps",
         "meta/",
     )
     keys = [key for prefix in prefixes for key in sorted(results) if key.startswith(prefix)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradient_disclosure.reporting.audit_seen import partial_notes
 from gradient_disclosure.reporting.record import Results, Value
 from gradient_disclosure.reporting.values import number, text
 from gradient_disclosure.reporting.vocabulary import CENSORS, RECONSTRUCTION_ATTACKS
@@ -28,7 +29,13 @@ def notes(results: Results) -> tuple[str, ...]:
         A censor depends on the data and gives no formal guarantee: ε does not exist for this run.
         – : not applicable, not reportable or missing; it never stands for 0.
     """
-    sentences = [*_not_working(results), *_guarantee(results), *_scoring(results), *_bits(results)]
+    sentences = [
+        *_not_working(results),
+        *_guarantee(results),
+        *partial_notes(results),
+        *_scoring(results),
+        *_bits(results),
+    ]
     if any(key.startswith(("attack/lira", "attack/loss")) for key in results):
         sentences.append("An attack that does not beat guessing is not proof of privacy: a stronger one may.")
     sentences.append("– : not applicable, not reportable or missing; it never stands for 0.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gradient_disclosure.reporting.audit_seen import audit_seen
 from gradient_disclosure.reporting.formatting import (
     MISSING,
     Format,
@@ -76,6 +77,7 @@ DISCLOSURE = (
     Row("Attacker's ceiling, mean", "disclosure/attacker_accuracy_ceiling_mean", percent, "ceiling"),
     Row("Squared norm, mean", "disclosure/squared_norm_total_mean", significant, "squared-norm"),
     Row("Parameters covered", "disclosure/coverage", percent, "coverage"),
+    Row("Steps audited", "disclosure/steps_audited_fraction", percent, "coverage", optional=True),
 )
 
 MEMBERSHIP = (
@@ -142,6 +144,7 @@ def title(results: Results) -> str:
         value = text(results, f"setting/{key}")
         if value is not None:
             parts.append(form.format(value))
+    parts += audit_seen(results)
     return " · ".join(parts)
 
 

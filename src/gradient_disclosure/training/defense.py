@@ -11,12 +11,14 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from gradient_disclosure.attacks.reconstruction.released import ReleasedGradient
+from gradient_disclosure.callbacks.audit_schedule import AuditSchedule
+from gradient_disclosure.callbacks.audited_layers import checked_layers
 from gradient_disclosure.callbacks.gradient_uniqueness import GradientUniqueness
 from gradient_disclosure.defenses.gnq_censor import Censor
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import Damping
 from gradient_disclosure.scores.scoring import Scoring
-from gradient_disclosure.training.batches import BatchPlan
+from gradient_disclosure.training.batches import BatchPlan, derived_seed
 
 
 @dataclass(frozen=True)
@@ -28,25 +30,33 @@ class AuditSettings:
         membership_prior: q.
         scope: what the sum runs over, see :class:`Scoring`.
         inverse: how the sum is inverted, see :class:`Scoring`.
+        every_n_steps: one random step of so many is audited, see :class:`AuditSchedule`.
+        layers: patterns of the names of the parameters to audit; None for all.
     """
 
     damping: Damping = field(default_factory=lambda: Damping(1e-2))
     membership_prior: float = 0.5
     scope: str = "batch"
     inverse: str = "damped"
+    every_n_steps: int = 1
+    layers: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        _ = self.scoring  # refuses an unknown name
+        _ = self.scoring, self.schedule(0), checked_layers(self.layers, ())  # each refuses what it does not know
 
     @property
     def scoring(self) -> Scoring:
         """How a batch is scored."""
         return Scoring(self.damping, self.scope, self.inverse)
 
+    def schedule(self, seed: int) -> AuditSchedule:
+        """Which steps of a training with this seed are audited."""
+        return AuditSchedule(self.every_n_steps, derived_seed("audit schedule", seed))
+
     def callback(
-        self, pool_size: int, *, censor: Censor | None = None, mechanism: MechanismSource | None = None
+        self, pool_size: int, *, seed: int = 0, censor: Censor | None = None, mechanism: MechanismSource | None = None
     ) -> GradientUniqueness:
-        """The audit for batches ``(inputs, labels, index)`` of a pool of this size."""
+        """The audit for batches ``(inputs, labels, index)`` of a pool of this size; the seed is of the schedule."""
         return GradientUniqueness(
             self.damping,
             example_ids=lambda batch: batch[2],
@@ -56,6 +66,8 @@ class AuditSettings:
             mechanism=None if mechanism is None else mechanism.mechanism,
             scope=self.scope,
             inverse=self.inverse,
+            every_n_steps=self.schedule(seed),
+            layers=self.layers,
         )
 
 
@@ -84,7 +96,7 @@ class AuditRequest:
 
     def plain(self, mechanism: MechanismSource | None = None) -> list[Callback]:
         """The audit without a censor, if wanted."""
-        return [self.settings.callback(self.pool_size, mechanism=mechanism)] if self.wanted else []
+        return [self.settings.callback(self.pool_size, seed=self.seed, mechanism=mechanism)] if self.wanted else []
 
 
 class Defense(Protocol):

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from gradient_disclosure.callbacks.exact_resume import ExactResume
+from gradient_disclosure.callbacks.gradient_uniqueness import GradientUniqueness
 from gradient_disclosure.callbacks.progress import StepReporter
 from gradient_disclosure.callbacks.snapshots import Weights, WeightSnapshots, copy_of_weights
 from gradient_disclosure.callbacks.stopwatch import Stopwatch
@@ -55,7 +56,8 @@ class TrainedModel:
     Attributes:
         module: the model, with its final weights.
         ledger: what each member disclosed; None if the training was not audited.
-        audit: averages over the steps (damping, relative_damping, effective_rank) and the coverage.
+        audit: averages over the audited steps (damping, relative_damping, effective_rank), the coverage, and what the
+            audit has seen (every_n_steps, audited_steps, parameters_covered, parameters_trainable).
         defense: what the defense reports of itself.
         snapshots: weights at the moments asked for.
         steps: optimizer steps taken.
@@ -149,12 +151,23 @@ def _result(
     return TrainedModel(
         module=module,
         ledger=None if audit is None else audit.ledger,
-        audit={} if audit is None else {**audit.statistics.means(), "coverage": audit.coverage},
+        audit={} if audit is None else {**audit.statistics.means(), "coverage": audit.coverage, **_seen(audit)},
         defense=dict(recipe.defense.summary(callbacks)),
         snapshots=snapshots.snapshots,
         steps=steps,
         seconds=seconds,
     )
+
+
+def _seen(audit: GradientUniqueness) -> dict[str, float | None]:
+    """How much of the training was audited; parameters are unknown if no step was."""
+    extent, steps = audit.extent, audit.statistics
+    return {
+        "every_n_steps": audit.ledger.every_n_steps,
+        "audited_steps": steps.steps + steps.zero_steps,
+        "parameters_covered": None if extent is None else extent.covered,
+        "parameters_trainable": None if extent is None else extent.trainable,
+    }
 
 
 def _state(result: TrainedModel) -> dict[str, Any]:

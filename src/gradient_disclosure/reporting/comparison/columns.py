@@ -18,7 +18,7 @@ from gradient_disclosure.reporting.formatting import (
     significant,
     two_decimals,
 )
-from gradient_disclosure.reporting.record import Results
+from gradient_disclosure.reporting.record import Results, Value
 from gradient_disclosure.reporting.summary import moment_in_words
 from gradient_disclosure.reporting.values import estimate, text
 from gradient_disclosure.reporting.vocabulary import defense_in_words
@@ -40,6 +40,9 @@ OUTCOMES: dict[str, tuple[str, Format]] = {
     "defense/epsilon": ("ε by the\naccountant", two_decimals),
     "cost/total_seconds": ("Whole\nrun", duration),
 }
+
+FULL_AUDIT: dict[str, Value] = {"setting/every_n_steps": 1, "setting/layers": "all"}
+"""Settings that are shown even if all runs share them, where they are not these: scores are then of a partial audit."""
 
 INTERVALS = ("attack/lira_online/auc", "attack/lira_online/tpr_at_1pct_fpr")
 
@@ -136,10 +139,12 @@ def split_constant(grid: Grid) -> tuple[Grid, tuple[tuple[str, str], ...]]:
 
 
 def _settings(runs: Sequence[ComparedRun]) -> dict[str, str]:
-    """The usual settings, and every other one in which the runs that have it differ."""
+    """The usual settings, those of a partial audit, and every other one in which the runs that have it differ."""
     names = sorted({key for run in runs for key in run.results if key.startswith("setting/")} - set(SETTINGS))
     varying = [name for name in names if len({text(run.results, name) for run in runs} - {None}) > 1]
-    return SETTINGS | {name: name.removeprefix("setting/").replace("_", " ").capitalize() for name in varying}
+    partial = [name for name, full in FULL_AUDIT.items() if any(run.results.get(name, full) != full for run in runs)]
+    shown = dict.fromkeys([*partial, *varying])
+    return SETTINGS | {name: name.removeprefix("setting/").replace("_", " ").capitalize() for name in shown}
 
 
 def _row(run: ComparedRun, settings: dict[str, str]) -> tuple[str, ...]:

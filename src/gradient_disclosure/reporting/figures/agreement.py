@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gradient_disclosure.reporting.figures.seen import say_what_was_audited
 from gradient_disclosure.reporting.figures.style import BLUE, MUTED, VERMILION, new_figure, plain_log_axis, style_axes
 from gradient_disclosure.reporting.formatting import fixed, shown_estimate
 from gradient_disclosure.reporting.record import RunRecord
@@ -34,6 +35,7 @@ def gnq_against_attack(record: RunRecord) -> Figure | None:
     right = figure.add_subplot(1, 2, 2, sharey=left)
     _scatter(left, record, "gnq_total", "GNQ total", "GNQ total (no unit, log axis)")
     _scatter(right, record, "squared_norm_total", "Squared norm (baseline)", "squared gradient norm, total (log axis)")
+    say_what_was_audited(figure, record.results)
     figure.tight_layout(w_pad=2.0)
     return figure
 

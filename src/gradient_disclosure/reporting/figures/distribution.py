@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from gradient_disclosure.reporting.figures.seen import say_what_was_audited
 from gradient_disclosure.reporting.figures.style import (
     BLUE,
     INK,
@@ -61,5 +62,6 @@ def gnq_distribution(record: RunRecord) -> Figure | None:
     if zeros:
         note = f"{zeros:,} members with GNQ 0\nhave no place on a log axis"
         axes.text(1.02, 0.02, note, transform=axes.transAxes, fontsize=8, color=MUTED, va="bottom")
+    say_what_was_audited(figure, record.results)
     figure.tight_layout()
     return figure

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from gradient_disclosure.reporting.audit_seen import sentence
 from gradient_disclosure.reporting.figures.pixels import displayable, place_image
+from gradient_disclosure.reporting.figures.seen import say_what_was_audited
 from gradient_disclosure.reporting.figures.style import INK, new_figure
 from gradient_disclosure.reporting.formatting import significant
 from gradient_disclosure.reporting.record import RunRecord
@@ -35,7 +37,10 @@ def highest_and_lowest(record: RunRecord) -> Figure | None:
     shown = min(_COLUMNS * _ROWS, (len(members) + 1) // 2)
     rows = -(-shown // _COLUMNS)
     block = _HEADING + rows * _STEP_Y
-    figure = new_figure(9.0, 2 * block + 0.1)
+    label = sentence(record.results)
+    figure = new_figure(9.0, 2 * block + (0.1 if label is None else 0.35))
+    if label is not None:
+        say_what_was_audited(figure, record.results)
     _block(figure, record, members.head(shown), "Highest GNQ: the most exposed members", 2 * block + 0.05)
     # A censored example stopped adding, so a low total does not make it one of the least exposed.
     whole = members[members["censored_at_step"].isna()]
