@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def run_processes(function: str, folder: Path, n: int = 2) -> list[Any]:
         for rank, log in enumerate(logs)
     ]
     try:
-        codes = [process.wait(timeout=SECONDS) for process in processes]
+        codes = wait_for(processes)
     finally:
         for process in processes:
             process.kill()
@@ -61,6 +62,17 @@ def run_processes(function: str, folder: Path, n: int = 2) -> list[Any]:
     told = [(folder / f"log_{rank}.txt").read_text()[-3000:] for rank in range(n)]
     assert codes == [0] * n, "\n".join(told)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(n)]
+
+
+def wait_for(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:
+    """Exit codes; None for one that still ran when another had failed, or when time was up."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        codes = [process.poll() for process in processes]
+        if None not in codes or any(codes):
+            break
+        time.sleep(0.05)
+    return codes
 
 
 def join() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DistributedSampler
 
 from gradient_disclosure import GradientUniqueness
 from gradient_disclosure.defenses.gnq_censor import CensorRule, GnqCensor
@@ -51,8 +53,10 @@ def ledger_of(audit: GradientUniqueness) -> dict[str, Any]:
     }
 
 
-def batches(n: int = N, **options: Any) -> Any:
-    return loader(n, batch_size=PER_RANK, dtype=torch.float64, **options)
+def batches(n: int = N) -> Any:
+    """Rank r has the examples r, r + 2, r + 4, ... in this order (the sampler that Lightning makes shuffles)."""
+    indices = DistributedSampler(range(n), num_replicas=2, rank=int(os.environ["RANK"]), shuffle=False)
+    return loader(n, batch_size=PER_RANK, dtype=torch.float64, sampler=indices)
 
 
 def audited(module: L.LightningModule | None = None, *, n: int = N, epochs: int = 2, **options: Any) -> dict[str, Any]:
@@ -86,7 +90,7 @@ def resumed(folder: Path, across_ranks: str) -> dict[str, Any]:
 
 def refusal(*callbacks: Any, **options: Any) -> str:
     try:
-        fit(ToyModule(net=net()), batches(), *callbacks, **(TWO | options))
+        fit(ToyModule(net=net()), loader(N, PER_RANK, torch.float64), *callbacks, **(TWO | options))
     except DisclosureError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
@@ -99,8 +103,12 @@ def wrong_ids_on_one_rank() -> str:
     return refusal(GradientUniqueness(example_ids=ids))
 
 
-def data_parallel(folder: Path) -> dict[str, Any]:
+def everything(folder: Path) -> dict[str, Any]:
     warnings.filterwarnings("ignore")
+    return {"ddp": data_parallel(folder), "fsdp": fully_sharded()}
+
+
+def data_parallel(folder: Path) -> dict[str, Any]:
     censor = GnqCensor(CensorRule())
     return {
         "global": audited(),
@@ -123,9 +131,7 @@ def data_parallel(folder: Path) -> dict[str, Any]:
     }
 
 
-def fully_sharded(folder: Path) -> dict[str, Any]:
-    warnings.filterwarnings("ignore")
-
+def fully_sharded() -> dict[str, Any]:
     def strategy() -> dict[str, Any]:
         return {"strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)}
 

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.gram.distributed.cases import CASES, Case, Partial, vectors
-from tests.gram.distributed.worker import SHARDED
+from tests.gram.distributed.worker import SHARDED, SHARDED_WAYS
 from tests.processes import run_processes
-
-WORKER = "tests.gram.distributed.worker"
 
 
 def one_at_a_time(case: Case, before: Callable[[Any, int], None] = lambda module, rank: None) -> Tensor:
@@ -30,8 +28,23 @@ def one_at_a_time(case: Case, before: Callable[[Any, int], None] = lambda module
 
 
 @pytest.fixture(scope="module")
-def data_parallel(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_processes(f"{WORKER}:data_parallel", tmp_path_factory.mktemp("ddp"))
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_processes("tests.gram.distributed.worker:everything", tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def data_parallel(both: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rank["ddp"] for rank in both]
+
+
+@pytest.fixture(scope="module")
+def odd_ones(both: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rank["odd"] for rank in both]
+
+
+@pytest.fixture(scope="module")
+def fully_sharded(both: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rank["fsdp"] for rank in both]
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -40,11 +53,6 @@ def test_gram_is_that_of_the_whole_batch(data_parallel: list[dict[str, Any]], na
     expected = one_at_a_time(CASES[name])
     for rank in data_parallel:
         torch.testing.assert_close(rank[f"{name}, verify={verify}"], expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.fixture(scope="module")
-def odd_ones(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_processes(f"{WORKER}:odd_ones", tmp_path_factory.mktemp("odd"))
 
 
 def test_a_parameter_may_be_unused_on_one_rank(odd_ones: list[dict[str, Any]]) -> None:
@@ -92,17 +100,11 @@ def test_different_modules_are_refused(odd_ones: list[dict[str, Any]]) -> None:
     assert all("different modules" in rank["another module"] for rank in odd_ones)
 
 
-@pytest.fixture(scope="module")
-def fully_sharded(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_processes(f"{WORKER}:fully_sharded", tmp_path_factory.mktemp("fsdp"))
-
-
-@pytest.mark.parametrize("mode", ["untouched", "reuse"])
-@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize(("reshard", "mode"), SHARDED_WAYS)
 @pytest.mark.parametrize("shard", ["shard_root", "shard_blocks"])
 @pytest.mark.parametrize("name", SHARDED)
 def test_fully_shard(fully_sharded: list[dict[str, Any]], name: str, shard: str, reshard: bool, mode: str) -> None:
     expected = one_at_a_time(SHARDED[name])
     for rank in fully_sharded:
-        found = rank[f"{name}, {shard}, reshard={reshard}, {mode}"]
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        for found in rank[f"{name}, {shard}, {reshard}, {mode}"]:
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

@@ -29,8 +29,12 @@ def observed(case: Case, wrapped: nn.Module, watched: nn.Module, **options: Any)
     return result
 
 
-def data_parallel(folder: Path) -> dict[str, Any]:
+def everything(folder: Path) -> dict[str, Any]:
     join()
+    return {"ddp": data_parallel(), "odd": odd_ones(), "fsdp": fully_sharded()}
+
+
+def data_parallel() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, case in CASES.items():
         for verify in (True, False):
@@ -39,9 +43,8 @@ def data_parallel(folder: Path) -> dict[str, Any]:
     return found
 
 
-def odd_ones(folder: Path) -> dict[str, Any]:
+def odd_ones() -> dict[str, Any]:
     """Passes that differ from rank to rank, or are not plain."""
-    join()
     found: dict[str, Any] = {}
     rank = dist.get_rank()
 
@@ -160,6 +163,8 @@ class ShiftedBlock(nn.Module):
         return x + (self.inner(x) * self.gain + shift).tanh()
 
 
+SHARDED_WAYS = [(True, "untouched"), (False, "untouched"), (True, "reuse")]
+"""(reshard_after_forward, mode)"""
 SHARDED = CASES | {"inputs from parameters": Case(Stack, vectors(3, 4))}
 
 
@@ -176,17 +181,16 @@ def shard_blocks(module: nn.Module, **options: Any) -> None:
     fully_shard(module, **options)
 
 
-def fully_sharded(folder: Path) -> dict[str, Any]:
-    join()
+def fully_sharded() -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     found: dict[str, Any] = {}
     for name, case in SHARDED.items():
         for shard in (shard_root, shard_blocks):
-            for reshard in (True, False):
-                for options in ({"verify": True}, {"verify": False, "mode": "reuse"}):
-                    module = case.module()
-                    shard(module, mesh=mesh, reshard_after_forward=reshard)
-                    observed(case, module, module, **options)  # the parameters' gathered forms exist from now on
-                    key = f"{name}, {shard.__name__}, reshard={reshard}, {options.get('mode', 'untouched')}"
-                    found[key] = observed(case, module, module, **options)
+            for reshard, mode in SHARDED_WAYS:
+                module = case.module()
+                shard(module, mesh=mesh, reshard_after_forward=reshard)
+                options: dict[str, Any] = {"verify": mode == "untouched", "mode": mode}
+                once = observed(case, module, module, **options)
+                again = observed(case, module, module, **options)  # the gathered parameters are known from before
+                found[f"{name}, {shard.__name__}, {reshard}, {mode}"] = torch.stack([once, again])
     return found
