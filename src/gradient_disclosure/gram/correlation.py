@@ -11,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradient_disclosure.gram.products import add_symmetric, mirrored
+from gradient_disclosure.gram.products import TRIANGLE_ROWS, add_square, mirrored, whole_tiles
 from gradient_disclosure.gram.summed import CHUNK_ELEMENTS, Single, of_each_example
+
+COPIED_BLOCKS = 3
+"""Padded inputs, and output gradients, copied at a time: so many times the entries of a block."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +127,14 @@ class Correlation(Single):
     def gram(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> Tensor:
         """Inner products, (B, B) float64, by the cheaper of two exact ways."""
         if self._pairs_are_cheaper(chunk_elements):
-            return self._gram_by_pairs(chunk_elements)
+            return self._gram_by_pairs(chunk_elements, mixed=mixed)
         return self._gram_by_blocks(chunk_elements, mixed=mixed)
 
     def gram_and_sum(self, chunk_elements: int = CHUNK_ELEMENTS, *, mixed: bool = False) -> tuple[Tensor, Tensor]:
         """Inner products, and the sum over the examples."""
         if self._pairs_are_cheaper(chunk_elements):
-            return self._gram_by_pairs(chunk_elements), self._sum(chunk_elements)
+            total = self.e.new_empty(self.shape)
+            return self._gram_by_pairs(chunk_elements, total, mixed=mixed), total
         return super().gram_and_sum(chunk_elements, mixed=mixed)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -179,20 +183,20 @@ class Correlation(Single):
     def _products(self, start: int, stop: int, chunk_elements: int) -> Iterator[tuple[int, int, slice, int, Tensor]]:
         """(first row, last row, channels, kernel position, block (B, rows, channels)), examples of all uses together.
 
-        Windows of the inputs, the output gradients and a block each have at most about ``chunk_elements`` entries.
+        A block has at most about ``chunk_elements`` entries, the copies of inputs and output gradients that it comes
+        from a few times as many.
         """
         batch, uses = self.x.shape[:2]
         grid = self.geometry.grid(self.x.shape[3:], self.e.shape[3:])
-        positions = self.e.shape[3] * math.prod(grid[1:]) if self.e.numel() else 0
-        wide = max(1, batch * uses * math.prod(grid) * math.prod(self.geometry.stride))
+        positions = self.e.shape[3] * math.prod(grid[1:])
         own, outputs = self.shape[1], self.shape[0] // self.groups
-        channels_at_once = min(own, max(1, chunk_elements // wide))
-        rows_at_once = max(
-            1,
-            min(
-                chunk_elements // max(1, batch * uses * positions), chunk_elements // (max(1, batch * channels_at_once))
-            ),
+        of_channel = max(1, batch * uses * math.prod(grid) * math.prod(self.geometry.stride))
+        channels_at_once = min(own, max(1, COPIED_BLOCKS * chunk_elements // of_channel))
+        rows_at_once = min(
+            COPIED_BLOCKS * chunk_elements // max(1, batch * uses * positions),
+            chunk_elements // max(1, batch * uses * channels_at_once),
         )
+        rows_at_once = max(1, min(whole_tiles(max(1, rows_at_once)), stop - start))
         for group in range(start // outputs, -(-stop // outputs)):
             first_row, last_row = max(start, group * outputs), min(stop, (group + 1) * outputs)
             for channel in range(0, own, channels_at_once):
@@ -231,21 +235,27 @@ class Correlation(Single):
             return False
         return pairs * (self.shape[0] + entries // max(1, self.shape[0])) <= entries * batch * (positions / 2 + batch)
 
-    def _gram_by_pairs(self, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
-        """``Σ_{t,s} (window_it · window_js)(e_it · e_js)``: all PAIRS of positions."""
+    def _gram_by_pairs(
+        self, chunk_elements: int = CHUNK_ELEMENTS, total: Tensor | None = None, *, mixed: bool = False
+    ) -> Tensor:
+        """``Σ_{t,s} (window_it · window_js)(e_it · e_js)``: all PAIRS of positions; ``total``: filled with the sum."""
         batch, uses, outputs = self.e.shape[:3]
         positions = uses * math.prod(self.e.shape[3:])
         e = self.e.flatten(3).transpose(2, 3).reshape(batch * positions, outputs)
         of_x = e.new_zeros(len(e), len(e), dtype=torch.float64)
         of_e = torch.zeros_like(of_x)
-        for piece in e.split(max(1, chunk_elements // max(1, len(e))), dim=1):
-            add_symmetric(of_e, piece.double())
+        rows = positions * max(1, TRIANGLE_ROWS // max(1, positions))  # no example is cut by the diagonal
         width = max(1, chunk_elements // max(1, len(e)))
+        for piece in e.split(width, dim=1):
+            add_square(of_e, piece, rows, mixed=mixed)
         for first in range(0, self.x.shape[2], width):
-            for window in self.windows(first, first + width):
-                add_symmetric(of_x, window.flatten(2).transpose(1, 2).flatten(0, 1).double())
-        pairs = mirrored(of_x.mul_(of_e))
-        return pairs.reshape(batch, positions, batch, positions).sum(dim=(1, 3))
+            for at, window in enumerate(self.windows(first, first + width)):
+                read = window.flatten(2).transpose(1, 2).flatten(0, 1)
+                add_square(of_x, read, rows, mixed=mixed)
+                if total is not None:
+                    total.flatten(2)[:, first : first + width, at] = e.T @ read
+        pairs = of_x.mul_(of_e).reshape(batch, positions, batch, positions).sum(dim=(1, 3))
+        return mirrored(pairs)
 
     def windows(self, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
         """What the output positions read at each position of the kernel, (B·U, channels first to last, *outputs)."""

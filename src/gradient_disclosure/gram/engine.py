@@ -23,8 +23,9 @@ LossReduction = Literal["mean", "sum"]
 Mode = Literal["untouched", "reuse"]
 Products = Literal["float64", "mixed"]
 
-BYTES_OF_AN_ENTRY = 8
-"""A block of per-example gradients in float32, and as much again to convert and multiply it."""
+BYTES_OF_AN_ENTRY = 32
+"""What an entry of a block of per-example gradients takes in all: the block, its conversion to float64, and the copies
+of inputs and output gradients that a convolution's block comes from."""
 
 
 class GradientGram:
@@ -93,7 +94,7 @@ class GradientGram:
         micro_batches: int = 1,
         time_first: Sequence[str] = (),
         mode: Mode = "untouched",
-        memory_budget_mb: float = 16.0,
+        memory_budget_mb: float = 64.0,
         products: Products | None = None,
         ranks: GlobalBatch | None = None,
     ) -> None:

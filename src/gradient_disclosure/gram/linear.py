@@ -22,4 +22,4 @@ def linear_terms(module: nn.Linear, a: Tensor, e: Tensor) -> Iterator[ParameterT
     if module.weight.requires_grad:
         yield "weight", OuterProduct(positions(a), e, tuple(module.weight.shape))
     if module.bias is not None and module.bias.requires_grad:
-        yield "bias", Dense(e.sum(dim=1), tuple(module.bias.shape))
+        yield "bias", Dense(e[:, 0] if e.shape[1] == 1 else e.sum(dim=1), tuple(module.bias.shape))

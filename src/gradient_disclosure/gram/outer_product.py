@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradient_disclosure.gram.products import TILES, products, whole_tiles
+from gradient_disclosure.gram.products import TILES, products, square, whole_tiles
 from gradient_disclosure.gram.summed import CHUNK_ELEMENTS, Single, non_zero, of_each_example
 
 
@@ -129,8 +129,7 @@ class OuterProduct(Single):
         batch, positions = self.a.shape[:2]
         a, e = self.a.flatten(0, 1), self.e.flatten(0, 1)
         if len(a) * max(len(a), a.shape[1], e.shape[1]) <= chunk_elements:
-            a, e = a.double(), e.double()
-            pairs = (a @ a.T).mul_(e @ e.T)
+            pairs = square(a).mul_(square(e))
             return pairs if positions == 1 else pairs.reshape(batch, positions, batch, positions).sum(dim=(1, 3))
         gram = torch.zeros(batch, batch, dtype=torch.float64, device=a.device)
         size = max(1, chunk_elements // max(1, len(a)))

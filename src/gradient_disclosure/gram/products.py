@@ -17,7 +17,8 @@ TRIANGLE_ROWS = 128
 TILES = (128, 64, 32, 16)
 """Numbers of rows at which batched products run at the speed of one large product."""
 SHORT = 128
-"""Entries of a short sum in float32, where mixed precision is asked for."""
+"""Entries of a short sum in float32, where mixed precision is asked for; with more examples, as many as pay for the
+(B, B) result of each: 8 B."""
 MANY = 1_000_000
 """Entries from which a block is multiplied in mixed precision; fewer cost little in float64."""
 
@@ -38,8 +39,8 @@ class GramSum:
         batch_size: B.
         device: of the blocks.
         most_entries: entries in float64 at a time.
-        mixed: sum products of large float32 blocks in float32 over 128 entries, and in float64 beyond. Rounding errors
-            of the short sums are independent, so that relative to ``|x_i| |x_j|`` about ``3e-8 / √(w / 128)`` remains.
+        mixed: sum products of float32 blocks in float32 over 128 entries or 8 B, and in float64 beyond. Rounding errors
+            of the short sums are independent: of millions of entries, a few 1e-9 of ``|x_i| |x_j|`` remain.
 
     Example:
         >>> import torch
@@ -64,7 +65,7 @@ class GramSum:
 
     def add(self, block: Tensor) -> None:
         """Add ``block @ blockᵀ`` for ``block`` (B, w)."""
-        if self._mixed and block.dtype == torch.float32 and block.numel() >= MANY:
+        if self._mixed and block.dtype == torch.float32:
             block = self._add_mixed(block)
         for start in range(0, block.shape[1], self._columns):
             columns = block[:, start : start + self._columns]
@@ -82,8 +83,11 @@ class GramSum:
 
     def _add_mixed(self, block: Tensor) -> Tensor:
         """Adds all short sums that are whole; returns the rest."""
-        whole = block.shape[1] - block.shape[1] % SHORT
-        short = block[:, :whole].unflatten(1, (-1, SHORT)).transpose(0, 1)
+        size = max(SHORT, 8 * self._size)
+        whole = block.shape[1] - block.shape[1] % size
+        if whole == 0:
+            return block
+        short = block[:, :whole].unflatten(1, (-1, size)).transpose(0, 1)
         self._total += torch.bmm(short, short.transpose(1, 2)).sum(dim=0, dtype=torch.float64)
         return block[:, whole:]
 
@@ -96,24 +100,46 @@ class GramSum:
         torch.baddbmm(self._partial, self._buffer, self._buffer.transpose(1, 2), out=self._partial)
 
 
-def add_symmetric(total: Tensor, x: Tensor) -> None:
-    """Add ``x xᵀ`` to ``total`` (float64) on and below the diagonal; above it, entries are left as they come.
+def square(x: Tensor) -> Tensor:
+    """``x xᵀ`` in float64, (N, N), of a matrix (N, w) that is small enough to be converted at once."""
+    x = x.double()
+    pieces = x.shape[1] // PIECE if x.device.type == "cpu" and len(x) <= FEW_EXAMPLES else 0
+    if pieces < 2:
+        return x @ x.T
+    several = x[:, : pieces * PIECE].unflatten(1, (pieces, PIECE)).transpose(0, 1)
+    rest = x[:, pieces * PIECE :]
+    return torch.bmm(several, several.transpose(1, 2)).sum(dim=0).addmm_(rest, rest.T)
+
+
+def add_symmetric(total: Tensor, x: Tensor, rows: int = TRIANGLE_ROWS) -> None:
+    """Add ``x xᵀ`` to ``total`` on and below the diagonal; above it, only some entries are added to.
 
     Args:
-        total: (N, N).
-        x: (N, w) float64.
+        total: (N, N) float64.
+        x: (N, w) float64; or float32, whose products are then summed in float32.
+        rows: so many rows at a time, up to the diagonal and what of it they share.
     """
-    if len(total) <= TRIANGLE_ROWS:
-        total.addmm_(x, x.T)
-        return
-    for start in range(0, len(total), TRIANGLE_ROWS):
-        stop = start + TRIANGLE_ROWS
-        total[start:stop, :stop].addmm_(x[start:stop], x[:stop].T)
+    for start in range(0, len(total), max(1, rows)):
+        stop = start + rows
+        _add_product(total[start:stop, :stop], x[start:stop], x[:stop])
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype == total.dtype:
+        total.addmm_(left, right.T)
+    else:
+        total += left @ right.T
+
+
+def add_square(total: Tensor, x: Tensor, rows: int, *, mixed: bool) -> None:
+    """As :func:`add_symmetric`, for x of any precision and few columns; ``mixed``: float32 is not converted."""
+    stays = mixed and x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    add_symmetric(total, x if stays else x.double(), rows)
 
 
 def mirrored(total: Tensor) -> Tensor:
     """The symmetric matrix with the lower triangle of ``total``."""
-    return total if len(total) <= TRIANGLE_ROWS else total.tril() + total.tril(-1).T
+    return total.tril() + total.tril(-1).T
 
 
 def products(left: Tensor, right: Tensor, most_entries: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gradient_disclosure.gram.products import GramSum
+from gradient_disclosure.gram.products import MANY, GramSum, square
 
 CHUNK_ELEMENTS = 2_000_000
 """Entries of a block of per-example gradients; 8 MB in float32 was the fastest size measured (spec, Cost)."""
@@ -117,8 +117,8 @@ class Term(ABC):
             whole = self.per_example()
             if total is not None:
                 total.copy_(whole.sum(dim=0).view(self.shape))
-            whole = whole.double()
-            return whole @ whole.T
+            return square(whole)
+        mixed = mixed and self.batch_size * self.n_rows * self.row_size >= MANY
         gram = GramSum(self.batch_size, self.values.device, chunk_elements, mixed=mixed)
         for block in self.blocks(chunk_elements, total):
             gram.add(block)
