@@ -12,8 +12,8 @@ NOTES = (
     "A censor depends on the data and gives no formal guarantee. ε covers the released model only, not reports or "
     "tuning.",
     "An attack that does not beat guessing is not proof of privacy. 'Attack not working' says nothing about a defense.",
-    "GNQ of runs with another batch size, damping, scope or choice of layers cannot be compared; audits of every n-th step "
-    "are estimates for all steps.",
+    "GNQ of runs with another batch size, damping, scope or choice of layers cannot be compared; audited every n-th "
+    "step, it is an estimate for all steps.",
     "One run is one draw of the data split and the seed: differences within the intervals say nothing.",
 )
 

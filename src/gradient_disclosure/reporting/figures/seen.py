@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from gradient_disclosure.reporting.audit_seen import sentence
-from gradient_disclosure.reporting.figures.style import INK, new_figure
+from gradient_disclosure.reporting.figures.style import INK
 from gradient_disclosure.reporting.record import Results
 
 
@@ -13,7 +13,7 @@ def say_what_was_audited(figure: Figure, results: Results) -> None:
     """Head a figure with the labels of a partial audit, before its layout is made; nothing for a full one.
 
     Example:
-        >>> figure = new_figure(4.0, 3.0)
+        >>> figure = Figure()
         >>> say_what_was_audited(figure, {"disclosure/every_n_steps": 2})
         >>> figure.get_suptitle()
         'Audited every 2nd step (one drawn at random of each 2).'

@@ -1,0 +1,1 @@
+"""How well audits of some steps or some layers rank the examples, and what they cost: ``python -m`` this package."""
