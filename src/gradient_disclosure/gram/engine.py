@@ -51,7 +51,8 @@ class GradientGram:
         exclude: patterns (``fnmatch``) of parameter names to leave out on purpose; :attr:`coverage` then falls below 1.
         keep_terms: keep what :meth:`weighted_gradient` needs until the context is left (a censor subtracts with it).
         verify: check that the per-example gradients of each parameter add up to the gradient autograd computed, and
-            that no example acts on the output of another (not where modules have backward hooks of their own). It
+            that no example acts on the output of another (not where modules have backward hooks of their own, or are
+            sharded). It
             costs about as much as another backward pass, and runs the user's tensor hooks once more.
         micro_batches: number of forward and backward passes whose gradients accumulate into one step. Their examples
             form one Gram, cross products included; the inputs of all passes are kept until the context is left.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,19 @@ def test_all_ranks_stop_where_one_does(odd_ones: list[dict[str, Any]]) -> None:
 
 def test_different_modules_are_refused(odd_ones: list[dict[str, Any]]) -> None:
     assert all("different modules" in rank["another module"] for rank in odd_ones)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("older", "Use torch.distributed.fsdp.fully_shard instead"),
+        ("tensor", "0.weight, 0.bias, 2.weight.*tensor parallelism"),
+        ("both", "0.weight.*tensor parallelism"),
+    ],
+)
+def test_parameters_that_are_not_followed_are_refused(odd_ones: list[dict[str, Any]], name: str, message: str) -> None:
+    for rank in odd_ones:
+        assert re.search(f"^UnsupportedLayerError: .*{message}", rank["refused"][name])
 
 
 @pytest.mark.parametrize(("reshard", "mode"), SHARDED_WAYS)

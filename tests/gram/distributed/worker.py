@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from gradient_disclosure import GradientGram
@@ -65,6 +66,7 @@ def odd_ones() -> dict[str, Any]:
     found["empty rank"] = empty_rank()
     found["failure"] = failure()
     found["another module"] = another_module()
+    found["refused"] = refused()
     return found
 
 
@@ -194,3 +196,25 @@ def fully_sharded() -> dict[str, Any]:
                 again = observed(case, module, module, **options)  # the gathered parameters are known from before
                 found[f"{name}, {shard.__name__}, {reshard}, {mode}"] = torch.stack([once, again])
     return found
+
+
+def refused() -> dict[str, str]:
+    """Ways to hold parameters that are not followed."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mixed = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("data", "tensor"))
+    both = parallelize_module(mlp(), mixed["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    modules = {
+        "older": FullyShardedDataParallel(mlp(), device_id=torch.device("cpu")),
+        "tensor": parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}),
+        "both": fully_shard(both, mesh=mixed["data"]),
+    }
+    return {name: refusal(module) for name, module in modules.items()}
+
+
+def refusal(module: nn.Module) -> str:
+    try:
+        with GradientGram(module):
+            module(torch.randn(3, 5)).sum().backward()
+    except DisclosureError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
