@@ -98,7 +98,8 @@ def test_bits_do_not_depend_on_the_scope_that_is_stored() -> None:
         ledger.begin_step()
         ledger.record(torch.tensor([0, 1, 2]), gnq=gnq, squared_norms=torch.ones(3), step=0)
         frames[scope] = ledger.to_frame()
-        assert frames[scope].attrs == {"scope": scope, "inverse": "damped", "every_n_steps": 1, "coverage": 1.0}
+        labels = {"scope": scope, "inverse": "damped", "every_n_steps": 1, "coverage": 1.0}
+        assert frames[scope].attrs == {**labels, "across_ranks": "global", "ranks_apart": 1}
     for column in ("bits_paper_uncapped", "bits_gaussian_uncapped"):
         np.testing.assert_allclose(frames["universe_proxy"][column], frames["batch"][column], rtol=1e-12)
     expected = paper_bits(batch_scores * 0.08, sampling) / 0.2

@@ -56,6 +56,10 @@ class DisclosureLedger:
         inverse: a key of ``INVERSES``: without damping there are no bits.
         every_n_steps: n, if one random step of every n is audited.
 
+    Attributes:
+        ranks_apart: number of processes whose examples were scored apart, each among those of its own process alone; 1
+            if all examples of a step were scored together.
+
     Example:
         >>> import torch
         >>> ledger = DisclosureLedger()
@@ -78,6 +82,7 @@ class DisclosureLedger:
         self.known_ids = known_ids
         self.every_n_steps = every_n_steps
         self.coverage = 1.0
+        self.ranks_apart = 1
         self._scoring = Scoring(scope=scope, inverse=inverse)
         self.n_steps = 0
         self._rows: dict[int, int] = {}
@@ -102,6 +107,14 @@ class DisclosureLedger:
     def has_bits(self) -> bool:
         """Whether the recorded scores have a meaning in bits."""
         return self.exposure is not None and self._scoring.gives_bits
+
+    @property
+    def batch_exposure(self) -> Exposure | None:
+        """How often an example is drawn into a set of examples that are scored together."""
+        if self.exposure is None or self.ranks_apart == 1:
+            return self.exposure
+        sampling = self.exposure.sampling
+        return Exposure(Sampling(sampling.rate / self.ranks_apart, sampling.prior), self.exposure.poisson)
 
     @property
     def _seen(self) -> SeenSteps:
@@ -171,11 +184,11 @@ class DisclosureLedger:
 
     def step_bits(self, gnq: Tensor) -> tuple[Tensor, Tensor]:
         """Horvitz–Thompson terms F(x̂)n/r of one step's scores (B,), paper's and Gaussian; NaN if there are no bits."""
-        if self.exposure is None or not self.has_bits:
+        if self.exposure is None or self.batch_exposure is None or not self.has_bits:
             missing = torch.full_like(gnq, math.nan)
             return missing, missing
         sampling = self.exposure.sampling
-        universe = SCOPES[self.scope].in_universe_units(gnq, sampling)
+        universe = SCOPES[self.scope].in_universe_units(gnq, self.batch_exposure.sampling)
         seen = self._seen.probability(sampling)
         return paper_bits(universe, sampling) / seen, gaussian_bits(universe, sampling) / seen
 
@@ -213,9 +226,10 @@ class DisclosureLedger:
         attacker_advantage_ceiling, attacker_tpr_ceiling_at_1pct_fpr. Scores and bits of an example that never
         contributed are missing (a censor may drop one at its first draw). At the cap the bound says nothing. By
         pseudo-inverse there are no bits, but inside_span_mean: the part of the squared norm that the scores saw, mean
-        over the draws. ``attrs`` (kept in the Parquet file) says the scope and inverse of the scores, every_n_steps and
-        the coverage. Below a coverage of 1 the attacker's ceilings are missing: the bits leave out what the other
-        parameters disclose. With every_n_steps above 1, n_drawn, gnq_max and squared_norm_max are of the audited steps,
+        over the draws. ``attrs`` (kept in the Parquet file) says the scope and inverse of the scores, every_n_steps,
+        the coverage, and whether the examples of several processes were scored together (across_ranks, ranks_apart).
+        Below a coverage of 1 the attacker's ceilings are missing: the bits leave out what the other parameters
+        disclose. With every_n_steps above 1, n_drawn, gnq_max and squared_norm_max are of the audited steps,
         all else is an estimate for all of them, and bits_gaussian_std an upper estimate of its spread (what two steps
         of one window have in common cannot be seen).
         """
@@ -270,6 +284,7 @@ class DisclosureLedger:
         self.known_ids = state["known_ids"]
         self._scoring = Scoring(scope=state["scope"], inverse=state["inverse"])
         self.every_n_steps, self.coverage = state["every_n_steps"], state["coverage"]
+        self.ranks_apart = state["ranks_apart"]
         self.n_steps = state["n_steps"]
         self._rows = {number: row for row, number in enumerate(state["ids"].tolist())}
         self._values = state["values"].clone()
@@ -277,7 +292,8 @@ class DisclosureLedger:
 
     def _labels(self) -> dict[str, Any]:
         """What a reader of the scores must know of them."""
-        labels = {"scope": self.scope, "inverse": self.inverse}
+        ranks = "global" if self.ranks_apart == 1 else "per_rank"
+        labels = {"scope": self.scope, "inverse": self.inverse, "across_ranks": ranks, "ranks_apart": self.ranks_apart}
         return {**labels, "every_n_steps": self.every_n_steps, "coverage": self.coverage}
 
     def _checked(self, ids: Tensor) -> list[int]:

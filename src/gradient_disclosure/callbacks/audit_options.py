@@ -149,6 +149,48 @@ def refuse_other_parameters(layers: Sequence[str] | None, exclude: Sequence[str]
         )
 
 
+def keep_ranks(ledger: DisclosureLedger, ranks_apart: int) -> None:
+    """Tell a ledger how many processes score their examples apart.
+
+    Args:
+        ledger: of the audit.
+        ranks_apart: from now on; 1 if all examples of a step are scored together.
+
+    Raises:
+        UnsupportedTrainingError: it holds scores that do not add up with these.
+
+    Example:
+        >>> ledger = DisclosureLedger()
+        >>> keep_ranks(ledger, 2)
+        >>> ledger.ranks_apart
+        2
+    """
+    if ledger.ranks_apart != ranks_apart and len(ledger):
+        raise UnsupportedTrainingError(
+            f"this audit's ledger holds scores of examples among those of one of {ledger.ranks_apart} ranks, and from "
+            f"now on it would be one of {ranks_apart} (1: all examples of a step together): they do not add up. "
+            "Continue with the same across_ranks and number of processes, or start anew."
+        )
+    ledger.ranks_apart = ranks_apart
+
+
+def refuse_across_ranks(censor: Censor | None, *, has_mechanism: bool, n_ranks: int) -> None:
+    """Raise for defenses that need the whole batch in one process.
+
+    Raises:
+        UnsupportedTrainingError: with what to change.
+
+    Example:
+        >>> refuse_across_ranks(None, has_mechanism=False, n_ranks=2)
+    """
+    if n_ranks > 1 and (censor is not None or has_mechanism):
+        what = "a censor takes examples out of" if censor is not None else "DP-SGD clips and noises"
+        raise UnsupportedTrainingError(
+            f"{n_ranks} processes train together, and {what} the gradient of a batch that one process holds: it is "
+            "not offered across processes. Use one device, or the audit without it."
+        )
+
+
 def keep_exposure(ledger: DisclosureLedger, exposure: Exposure | None, scoring: Scoring, *, has_ids: bool) -> None:
     """Tell a ledger how often an example is drawn, and the reader if there will be no bits.
 

@@ -11,9 +11,18 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from gradient_disclosure.callbacks.across_ranks import (
+    ACROSS_RANKS,
+    AcrossRanks,
+    OneProcess,
+    Scored,
+    across_ranks_of,
+)
 from gradient_disclosure.callbacks.audit_extent import AuditExtent
 from gradient_disclosure.callbacks.audit_options import (
     keep_exposure,
+    keep_ranks,
+    refuse_across_ranks,
     refuse_contradictions,
     refuse_other_parameters,
     refuse_other_units,
@@ -27,6 +36,7 @@ from gradient_disclosure.callbacks.step_log import StepLog
 from gradient_disclosure.callbacks.step_statistics import StepStatistics
 from gradient_disclosure.callbacks.training_facts import (
     exposure_of,
+    has_scaler,
     is_plainly_a_sum,
     loss_scale,
     number_of_examples,
@@ -42,6 +52,7 @@ from gradient_disclosure.errors import (
 )
 from gradient_disclosure.gram.engine import GradientGram, LossReduction
 from gradient_disclosure.ledger import DisclosureLedger
+from gradient_disclosure.scores.copies import joined_copies
 from gradient_disclosure.scores.gnq import Damping, GnqResult
 from gradient_disclosure.scores.scoring import Scoring
 
@@ -83,6 +94,10 @@ class GradientUniqueness(Callback):
             seed). An audited step then stands for n: totals and bits are estimates, see :class:`DisclosureLedger`.
         layers: patterns of the parameter names to audit, in place of ``exclude``; None for all. Scores are then lower
             than those of all parameters, and attackers' ceilings are withheld.
+        across_ranks: what the examples of a step are scored among where several processes train together (DDP, or
+            ``fully_shard``). "global": all of the step's, of all processes, as one process would. "per_rank": those of
+            their own process, which is cheaper and another score; the ledger says so. Either way every process has the
+            ledger of all examples at every step.
 
     Example:
         >>> audit = GradientUniqueness(damping=1e-2, example_ids=lambda batch: batch[2])
@@ -105,7 +120,10 @@ class GradientUniqueness(Callback):
         inverse: str = "damped",
         every_n_steps: int | AuditSchedule = 1,
         layers: Sequence[str] | None = None,
+        across_ranks: str = "global",
     ) -> None:
+        if across_ranks not in ACROSS_RANKS:
+            raise ValueError(f"unknown across_ranks {across_ranks!r}; known: {', '.join(ACROSS_RANKS)}")
         schedule = every_n_steps if isinstance(every_n_steps, AuditSchedule) else AuditSchedule(every_n_steps)
         self.scoring = Scoring(damping if isinstance(damping, Damping) else Damping(damping), scope, inverse)
         refuse_contradictions(
@@ -129,6 +147,8 @@ class GradientUniqueness(Callback):
         self.statistics = StepStatistics()
         self.coverage: float | None = None
         self.extent: AuditExtent | None = None
+        self.across_ranks = across_ranks
+        self._across: AcrossRanks = OneProcess()
         self._log = StepLog(censors=censor is not None)
         self._open: ObservedStep | None = None
         self._waits = False
@@ -145,6 +165,9 @@ class GradientUniqueness(Callback):
                 f"accumulate_grad_batches is {trainer.accumulate_grad_batches}: accumulated steps are audited, but a "
                 "censor or DP-SGD needs the whole batch of a step at once. Set accumulate_grad_batches=1."
             )
+        self._across = across_ranks_of(trainer, self.across_ranks)
+        n_ranks = self._across.n_ranks
+        refuse_across_ranks(self.censor, has_mechanism=self.mechanism is not None, n_ranks=n_ranks)
         if self.layers is not None:
             self.exclude = patterns_outside(pl_module, self.layers)
         self._members = number_of_examples(trainer.train_dataloader)
@@ -152,7 +175,8 @@ class GradientUniqueness(Callback):
             raise UnsupportedTrainingError(
                 "a censor must know how many members there are: train from a loader whose data set has a length"
             )
-        exposure = exposure_of(trainer, self.membership_prior)
+        exposure = exposure_of(trainer, self.membership_prior, n_ranks)
+        keep_ranks(self.ledger, self._across.ranks_apart)
         keep_exposure(self.ledger, exposure, self.scoring, has_ids=self.example_ids is not None)
         if self.example_ids is None:
             logger.warning(WITHOUT_IDS)
@@ -174,6 +198,7 @@ class GradientUniqueness(Callback):
             verify=self._audited_steps % VERIFY_EVERY == 0
             or (not self._verified and self._audited_steps < VERIFY_EVERY),
             micro_batches=trainer.accumulate_grad_batches,
+            ranks=self._across.gram_ranks,
         )
         self._open = ObservedStep(gram.__enter__(), batch)
         self._note_extent(gram, pl_module)
@@ -199,7 +224,7 @@ class GradientUniqueness(Callback):
             self.ledger.begin_step()
             self._log.write(trainer, pl_module, self.ledger)
             return
-        if scaler_will_skip(trainer, pl_module):
+        if has_scaler(trainer) and self._across.any(scaler_will_skip(trainer, pl_module)):
             self.skipped_steps += 1
             logger.info("step %d: the gradient scaler skips it (overflow); nothing is disclosed, nothing scored", step)
             self._close()
@@ -208,7 +233,7 @@ class GradientUniqueness(Callback):
             self._audit(self._open, trainer, step)
             self._log.write(trainer, pl_module, self.ledger)
         except (NonFiniteGradientError, IllConditionedGramError) as error:
-            raise type(error)(f"step {step}: {error}{self._open.named(self.example_ids)}") from None
+            raise type(error)(f"step {step}: {error}{self._open.named()}") from None
         finally:
             self._close()
 
@@ -249,35 +274,57 @@ class GradientUniqueness(Callback):
             self.censor.load_state_dict(state_dict["censor"])
 
     def _audit(self, step_seen: ObservedStep, trainer: Trainer, step: int) -> None:
-        observed = step_seen.gram
         self._log.last = None
         self.ledger.begin_step()
-        if observed.batch_size == 0:
-            return
+        scored = self._across.scored(lambda: self._scored(step_seen, trainer, step))
+        self._audited_steps += bool(scored)
+        for one in scored:
+            result = one.result
+            self.statistics.add(result)
+            if one.ids is not None:
+                self.ledger.record(
+                    one.ids,
+                    gnq=result.scores,
+                    squared_norms=result.squared_norms,
+                    step=step,
+                    inside_span=result.inside_span,
+                )
+        if scored:
+            self._log.last = [one.result for one in scored], sum(len(one.result.scores) for one in scored)
+
+    def _scored(self, step_seen: ObservedStep, trainer: Trainer, step: int) -> Scored | None:
+        """Score the examples of the Gram; None if there are none, or the censor drops all."""
+        observed, example_ids = step_seen.gram, self.example_ids
+        if self._across.gram_ranks is None and observed.batch_size == 0:
+            return None
+        if example_ids is not None:
+            step_seen.found_ids = self._across.ids(lambda: step_seen.ids(example_ids))
         gram = observed.gram(loss_scale=loss_scale(trainer)).cpu()
         self._verified = self._verified or observed.verified
-        self._audited_steps += 1
-        decision = self._decide(gram, step_seen, step)
-        if decision.kept.numel() < observed.batch_size:
+        if len(gram) == 0:
+            return None
+        if step_seen.found_ids is None:
+            return Scored(self._score(gram), None)
+        if self._across.n_ranks > 1:
+            gram, step_seen.found_ids = joined_copies(gram, step_seen.found_ids)
+        decision = self._decide(gram, step_seen.found_ids, step)
+        if decision.kept.numel() < len(gram):
             keep_only(observed, decision.kept, self.loss_reduction)
         if decision.kept.numel() == 0:
-            return
-        result = decision.result
-        self.statistics.add(result)
-        if self.example_ids is not None:
-            ids, norms = step_seen.ids(self.example_ids)[decision.kept], result.squared_norms
-            self.ledger.record(ids, gnq=result.scores, squared_norms=norms, step=step, inside_span=result.inside_span)
-        self._log.last = result, decision.kept.numel()
+            self._audited_steps += 1
+            return None
+        return Scored(decision.result, step_seen.found_ids[decision.kept])
 
-    def _decide(self, gram: Tensor, step_seen: ObservedStep, step: int) -> Decision:
+    def _score(self, gram: Tensor) -> GnqResult:
+        return released_scores(gram, self.scoring, self.mechanism, self.ledger.batch_exposure)
+
+    def _decide(self, gram: Tensor, ids: Tensor, step: int) -> Decision:
         def score(positions: Tensor) -> GnqResult:
-            return released_scores(gram[positions][:, positions], self.scoring, self.mechanism, self.ledger.exposure)
+            return self._score(gram[positions][:, positions])
 
         everyone = torch.arange(len(gram))
         if self.censor is None:
-            return Decision(everyone, everyone[:0], score(everyone))
-        assert self.example_ids is not None
-        ids = step_seen.ids(self.example_ids)
+            return Decision(everyone, everyone[:0], self._score(gram))
         active = everyone[~self.ledger.is_censored(ids)]
         decision = self.censor.decide(self.ledger, ids, active, score)
         self.ledger.censor(ids[decision.dropped], step)

@@ -21,10 +21,14 @@ class ObservedStep:
     Args:
         gram: an entered context.
         batch: the first batch.
+
+    Attributes:
+        found_ids: data set indices of the examples of the Gram, once they are known.
     """
 
     def __init__(self, gram: GradientGram, batch: Any) -> None:
         self.gram = gram
+        self.found_ids: Tensor | None = None
         self._batches = [batch]
 
     def add(self, batch: Any) -> None:
@@ -47,11 +51,9 @@ class ObservedStep:
             )
         return torch.cat([ids.cpu() for ids in found])
 
-    def named(self, example_ids: ExampleIds | None) -> str:
-        """The ids of the batch for a message, so that positions in it can be looked up."""
-        if example_ids is None:
-            return ""
-        return f"; ids of the batch in order: {torch.cat([example_ids(b).cpu() for b in self._batches]).tolist()}"
+    def named(self) -> str:
+        """The ids found, in the order of the Gram, for a message, so that positions in it can be looked up."""
+        return "" if self.found_ids is None else f"; ids of the batch in order: {self.found_ids.tolist()}"
 
 
 def more_to_come(trainer: Trainer) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lightning.pytorch import LightningModule, Trainer
 
-from gradient_disclosure.callbacks.step_statistics import logged_values
+from gradient_disclosure.callbacks.step_statistics import logged_together
 from gradient_disclosure.callbacks.training_facts import log_interval
 from gradient_disclosure.ledger import DisclosureLedger
 from gradient_disclosure.scores.gnq import GnqResult
@@ -23,7 +25,7 @@ class StepLog:
 
     def __init__(self, *, censors: bool) -> None:
         self._censors = censors
-        self.last: tuple[GnqResult, int] | None = None
+        self.last: tuple[Sequence[GnqResult], int] | None = None
 
     def write(self, trainer: Trainer, pl_module: LightningModule, ledger: DisclosureLedger) -> None:
         """Log the last audited step if one is waiting and Lightning writes at the present step.
@@ -35,8 +37,8 @@ class StepLog:
         """
         if self.last is None or not trainer.loggers or (trainer.global_step + 1) % log_interval(trainer) != 0:
             return
-        (result, size), self.last = self.last, None
-        values = logged_values(result)
+        (results, size), self.last = self.last, None
+        values = logged_together(results)
         values["disclosure/coverage"] = ledger.coverage
         values["disclosure/every_n_steps"] = float(ledger.every_n_steps)
         if self._censors:

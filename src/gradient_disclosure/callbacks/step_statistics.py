@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradient_disclosure.scores.gnq import GnqResult
@@ -41,6 +43,16 @@ class StepStatistics:
             return {}
         names = ("damping", "relative_damping", "effective_rank", "inside_span")
         return {name: getattr(self, name) / self.steps for name in names if getattr(self, name) is not None}
+
+
+def logged_together(results: Sequence[GnqResult]) -> dict[str, float]:
+    """What is logged of examples scored in several groups: means of the groups' values, extremes of extremes."""
+    each = [logged_values(result) for result in results]
+    together = {"_max": max, "_min": min}
+    return {
+        name: together.get(name[-4:], statistics.fmean)([values[name] for values in each])
+        for name in each[0]
+    }
 
 
 def logged_values(result: GnqResult) -> dict[str, float]:

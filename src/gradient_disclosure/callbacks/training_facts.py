@@ -25,10 +25,11 @@ def refuse_unsupported_training(trainer: Trainer, pl_module: LightningModule) ->
             f"accumulate_grad_batches is {trainer.accumulate_grad_batches} with Poisson batches: an example may be "
             "drawn into several micro-batches of one step, and would be two examples. Set accumulate_grad_batches=1."
         )
-    if trainer.world_size != 1:
+    if trainer.world_size != 1 and plan is not None:
         raise UnsupportedTrainingError(
-            f"{trainer.world_size} processes train together: the audit sees only its own share of each batch. Use "
-            "one device."
+            f"{trainer.world_size} processes would all train on the same batches of this "
+            f"{type(trainer.train_dataloader).__name__}: use a torch DataLoader, for which Lightning divides the "
+            "examples among them, or one device."
         )
     if not pl_module.automatic_optimization:
         raise UnsupportedTrainingError("manual optimization is not audited: use automatic optimization")
@@ -41,9 +42,14 @@ def loss_scale(trainer: Trainer) -> float:
     return scale / trainer.accumulate_grad_batches
 
 
+def has_scaler(trainer: Trainer) -> bool:
+    """Whether the loss is scaled, so that steps may be skipped."""
+    return getattr(trainer.precision_plugin, "scaler", None) is not None
+
+
 def scaler_will_skip(trainer: Trainer, pl_module: LightningModule) -> bool:
     """Whether a gradient scaler is going to skip this step, because the scaled gradients overflowed."""
-    if getattr(trainer.precision_plugin, "scaler", None) is None:
+    if not has_scaler(trainer):
         return False
     return any(p.grad is not None and not bool(torch.isfinite(p.grad).all()) for p in pl_module.parameters())
 
@@ -75,8 +81,15 @@ def number_of_examples(loader: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
-def exposure_of(trainer: Trainer, prior: float) -> Exposure | None:
-    """How often an example is drawn: from the loader's own plan, or from its batch size; None if it tells neither."""
+def exposure_of(trainer: Trainer, prior: float, n_ranks: int = 1) -> Exposure | None:
+    """How often an example is drawn: from the loader's own plan, or from its batch size; None if it tells neither.
+
+    Args:
+        trainer: knows the loader.
+        prior: q.
+        n_ranks: processes that train together, each with a batch of its own; r is that of all these batches together.
+            (Examples that a ``DistributedSampler`` repeats at the end of an epoch are not counted.)
+    """
     loader: Any = trainer.train_dataloader
     plan = getattr(loader, "plan", None)
     accumulated = trainer.accumulate_grad_batches
@@ -85,6 +98,7 @@ def exposure_of(trainer: Trainer, prior: float) -> Exposure | None:
     members, batch_size = number_of_examples(loader), getattr(loader, "batch_size", None)
     if not members or not batch_size:
         return None
+    batch_size *= n_ranks
     batches = int(trainer.num_training_batches)
     whole_epochs = batches == -(-members // batch_size)
     rate = 1.0 / -(-batches // accumulated) if whole_epochs else min(1.0, batch_size * accumulated / members)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradient_disclosure.errors import IncompleteGramError
+from gradient_disclosure.gram.distributed.pieces import smallest
 from gradient_disclosure.gram.outer_product import OuterProduct
 from gradient_disclosure.gram.terms import CHUNK_ELEMENTS, Term, concatenate, merge
 from gradient_disclosure.gram.tied import TiedHead
@@ -40,6 +41,7 @@ class ParameterAccount:
             as soon as the last open one is known.
         chunk_elements: entries of per-example gradients formed at a time.
         mixed: large float32 gradients are multiplied in mixed precision.
+        deferred: the Gram is computed elsewhere, from what :meth:`hand_over` gives.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ParameterAccount:
         one_pass: bool = True,
         chunk_elements: int = CHUNK_ELEMENTS,
         mixed: bool = False,
+        deferred: bool = False,
     ) -> None:
         self.name = name
         self.parameter = parameter
@@ -63,6 +66,7 @@ class ParameterAccount:
         self._one_pass = one_pass
         self._chunk_elements = chunk_elements
         self._mixed = mixed
+        self._deferred = deferred
         self._open_uses = 0
         self._announced: list[Tensor] = []
         self._tied: TiedHead | None = None
@@ -209,13 +213,18 @@ class ParameterAccount:
     def _take_tied_head(self, term: Term, *, with_sum: bool) -> bool:
         """Let an output layer's term enter the Gram at once, if all that is still to come are known lookups."""
         lookups_remain = 0 < len(self._announced) == self._open_uses - 1 and not self._uses
-        if not lookups_remain or not self._is_plain or self._keep_terms:
+        if not lookups_remain or not self._is_plain or self._keep_terms or self._deferred:
             return False
         if not isinstance(term, OuterProduct) or not TiedHead.applies(term):
             return False
         self._gram, self._head_sum = self._entered(term, with_sum=with_sum)
         self._tied = TiedHead(term, self._announced)
         return True
+
+    def hand_over(self) -> Term | None:
+        """What a deferred Gram is computed from, None if the parameter took no part; it is let go here."""
+        term, self._whole = self._whole, None
+        return term
 
     def _entered(self, term: Term, *, with_sum: bool) -> tuple[Tensor, Tensor | None]:
         if with_sum or self._verify:
@@ -226,7 +235,7 @@ class ParameterAccount:
         """Enter the Gram; the sum over the examples is returned if wanted."""
         total: Tensor | None = None
         term = merge(self._uses) if self._uses else None
-        if term is not None:
+        if term is not None and (self._verify or not self._deferred):
             gram, total = self._entered(term, with_sum=with_sum)
             if self._tied is not None:
                 cross = self._tied.cross(term, self._chunk_elements)
@@ -236,6 +245,8 @@ class ParameterAccount:
         if self._verify:
             self._sum = torch.stack([part for part in (total, self._head_sum) if part is not None]).sum(dim=0)
         self._whole = term if self._keep_terms else None
+        if self._deferred and term is not None:
+            self._whole = smallest(term)
         self._uses, self._tied, self._head_sum = [], None, None
         return total
 

@@ -16,6 +16,7 @@ from gradient_disclosure.gram.account import ParameterAccount
 from gradient_disclosure.gram.batch_axis import time_first_layers
 from gradient_disclosure.gram.compiled import run_eagerly
 from gradient_disclosure.gram.coverage import CoverageReport, CoverageRow
+from gradient_disclosure.gram.distributed.global_batch import GlobalBatch, OwnShare
 from gradient_disclosure.gram.observer import PassObserver
 
 LossReduction = Literal["mean", "sum"]
@@ -50,7 +51,8 @@ class GradientGram:
         exclude: patterns (``fnmatch``) of parameter names to leave out on purpose; :attr:`coverage` then falls below 1.
         keep_terms: keep what :meth:`weighted_gradient` needs until the context is left (a censor subtracts with it).
         verify: check that the per-example gradients of each parameter add up to the gradient autograd computed, and
-            that no example acts on the output of another (not where modules have backward hooks of their own). It
+            that no example acts on the output of another (not where modules have backward hooks of their own, or are
+            sharded). It
             costs about as much as another backward pass, and runs the user's tensor hooks once more.
         micro_batches: number of forward and backward passes whose gradients accumulate into one step. Their examples
             form one Gram, cross products included; the inputs of all passes are kept until the context is left.
@@ -66,6 +68,8 @@ class GradientGram:
             "mixed": in float32 over 128 entries and in float64 beyond, for blocks of a million entries and more; about
             1e-9 of ``|g_i| |g_j|`` is lost, which matters only where λ is below 1e-7 of the mean of the diagonal. None:
             "float64", and "mixed" in the mode "reuse".
+        ranks: processes whose examples form one batch; every one of them then has the Gram of the whole batch. None:
+            the examples of this process alone, however many there are.
 
     Raises:
         BatchCouplingError: on entry, for layers that normalize over the batch; during the pass, where examples mix.
@@ -93,9 +97,12 @@ class GradientGram:
         mode: Mode = "untouched",
         memory_budget_mb: float = 64.0,
         products: Products | None = None,
+        ranks: GlobalBatch | None = None,
     ) -> None:
         if products not in (None, "float64", "mixed"):
             raise ValueError(f"products must be 'float64' or 'mixed', got {products!r}")
+        if ranks is not None and keep_terms:
+            raise ValueError("keep_terms is for the examples of one process: leave out keep_terms or ranks")
         if mode not in ("untouched", "reuse"):
             raise ValueError(f"mode must be 'untouched' or 'reuse', got {mode!r}")
         if memory_budget_mb <= 0:
@@ -114,6 +121,8 @@ class GradientGram:
         self._mode = mode
         self._products = products or ("mixed" if mode == "reuse" else "float64")
         self._chunk_elements = max(1, int(memory_budget_mb * 1e6 / BYTES_OF_AN_ENTRY))
+        self._ranks = ranks
+        self._of_all_ranks: tuple[Tensor, Tensor] | None = None
         self._handles: list[Any] = []
         self._accounts: dict[int, ParameterAccount] = {}
         self._observer: PassObserver | None = None
@@ -147,7 +156,9 @@ class GradientGram:
         return self._report
 
     def __enter__(self) -> GradientGram:
-        self._sizes = self._result = self._report = None
+        self._sizes = self._result = self._report = self._of_all_ranks = None
+        if self._ranks is not None:
+            self._ranks.check()
         named = list(self._module.named_parameters())
         _refuse_complex(named)
         self._refuse_idle_patterns([name for name, _ in named])
@@ -160,6 +171,7 @@ class GradientGram:
                 one_pass=self._micro_batches == 1,
                 chunk_elements=self._chunk_elements,
                 mixed=self._products == "mixed",
+                deferred=self._ranks is not None,
             )
             for name, parameter in named
             if parameter.requires_grad and not self._is_excluded(name)
@@ -190,7 +202,8 @@ class GradientGram:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None and self._observer is not None and self._observer.batch_sizes():
+            ran = self._observer is not None and (self._ranks is not None or self._observer.batch_sizes())
+            if error is None and ran:
                 self.gram()
         finally:
             self.abandon()
@@ -227,14 +240,37 @@ class GradientGram:
             loss_scale: factor the loss was multiplied with before ``backward`` (a gradient scaler's); it is undone.
 
         Returns:
-            (B, B) float64, symmetric positive semi-definite, on the device of the gradients.
+            (B, B) float64, symmetric positive semi-definite, on the device of the gradients. With ``ranks``, B counts
+            the examples of all, in the order of the ranks.
 
         Raises:
             IncompleteGramError: nothing ran inside the context, or a parameter received a gradient of which not every
                 part is in the matrix.
         """
         with torch._C.DisableTorchFunction():  # nothing here need be followed
-            return self._gram(loss_scale)
+            return self._gram(loss_scale) if self._ranks is None else self._gram_of(self._ranks, loss_scale)
+
+    def _gram_of(self, ranks: GlobalBatch, loss_scale: float) -> Tensor:
+        """Gram of the examples of all ranks."""
+        if self._of_all_ranks is None:
+            try:
+                self._gram(1.0)
+                sizes = self._batch_sizes()
+            except Exception as error:
+                ranks.report(error)  # the others wait
+                raise
+            accounts = list(self._accounts.values())
+            share = OwnShare(
+                terms=[account.hand_over() for account in accounts],
+                names=[account.name for account in accounts],
+                sizes=sizes,
+                factors=[float(size) if self._reduction == "mean" else 1.0 for size in sizes],
+                device=accounts[0].parameter.device if accounts else torch.device("cpu"),
+                gram_of=lambda term: term.gram(self._chunk_elements, mixed=self._products == "mixed"),
+            )
+            self._of_all_ranks = ranks.gram(share)
+        total, scale = self._of_all_ranks
+        return total * (scale[:, None] * scale) / loss_scale**2
 
     def _gram(self, loss_scale: float) -> Tensor:
         if self._result is None:
@@ -287,10 +323,11 @@ class GradientGram:
             raise IncompleteGramError(
                 "no gradient has arrived: call loss.backward() inside the 'with' block, and gram() after it."
             )
+        known = {account.name for account in self._accounts.values()}
         late = [
             name
             for name, parameter in self._module.named_parameters()
-            if parameter.requires_grad and id(parameter) not in self._accounts and not self._is_excluded(name)
+            if parameter.requires_grad and name not in known and not self._is_excluded(name)
         ]
         if late:
             raise IncompleteGramError(

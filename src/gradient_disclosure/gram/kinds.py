@@ -84,6 +84,11 @@ class TensorKinds:
             if id(constant) not in self._roots:
                 self.add_constant(constant, trainable=isinstance(constant, nn.Parameter))
 
+    def add_parameter(self, parameter: nn.Parameter) -> None:
+        """Follow one more parameter."""
+        self._roots[id(parameter)] = SharedValue(parameter, parameters={id(parameter): parameter})
+        self._shared[id(parameter)] = self._roots[id(parameter)]
+
     def follows(self, parameters: Container[int]) -> bool:
         """Whether it follows any of these parameters (by ``id``)."""
         return any(key in parameters for key in self._roots)

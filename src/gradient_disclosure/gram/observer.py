@@ -15,6 +15,7 @@ from gradient_disclosure.gram.account import ParameterAccount
 from gradient_disclosure.gram.batch_layout import BatchLayout
 from gradient_disclosure.gram.call import ForwardState, LayerCall
 from gradient_disclosure.gram.delivery import can_deliver, delivered
+from gradient_disclosure.gram.distributed.unsharded import UnshardedParameters
 from gradient_disclosure.gram.embedding import ids_looked_up
 from gradient_disclosure.gram.fallback import mixing_refusal, module_run, refusal
 from gradient_disclosure.gram.fold import folded
@@ -56,10 +57,11 @@ class PassObserver:
         reuse: bool = False,
     ) -> None:
         self._module = module
-        self._accounts = accounts
+        self._accounts = dict(accounts)
         self._verify = verify
         self._reuse = reuse
         self._kinds = TensorKinds((account.parameter for account in accounts.values()), _constants_of(module))
+        self._sharding = UnshardedParameters(module, self._accounts, self._kinds)
         self._layout = BatchLayout(self._kinds, time_first)
         self._trace = ParameterTrace(self._kinds, self)
         self._frames: list[Frame] = []
@@ -84,6 +86,7 @@ class PassObserver:
 
     def attach(self) -> None:
         """Register the hooks and begin to follow the parameters."""
+        self._sharding.attach()
         inside: set[int] = set()
         concerned: dict[int, bool] = {}
         self._concerns(self._module, concerned)
@@ -108,7 +111,9 @@ class PassObserver:
 
     def _has_hooks(self) -> bool:
         """Whether somebody else counts backward passes (Opacus does): then none may be run but the real one."""
-        return any(child._backward_hooks or child._backward_pre_hooks for child in self._module.modules())
+        return bool(self._sharding) or any(
+            child._backward_hooks or child._backward_pre_hooks for child in self._module.modules()
+        )
 
     def _refuse_nesting(self) -> None:
         for mode in torch.overrides._get_current_function_mode_stack():
@@ -137,6 +142,7 @@ class PassObserver:
         if self.active:
             self._trace.__exit__(None, None, None)
         self.active = False
+        self._sharding.detach()
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -156,7 +162,7 @@ class PassObserver:
             raise IncompleteGramError(
                 f"more than micro_batches={self._micro_batches} forward and backward passes ran in one context"
             )
-        for account in self._accounts.values():
+        for account in dict.fromkeys(self._accounts.values()):
             account.end_micro_batch()
         self._kinds.forget_values()
         self._frames = []

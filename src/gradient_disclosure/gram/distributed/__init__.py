@@ -1,0 +1,1 @@
+"""The Gram matrix of a batch that is spread over several processes."""
