@@ -156,3 +156,18 @@ def test_failures_are_reported_with_their_reason(
 def test_no_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(tmp_path, "--device", "cuda") == 2
     assert "no GPU" in capsys.readouterr().err
+
+
+def test_a_way_that_fails_later_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measuring._warm
+
+    def fail(way: Any, *rest: Any) -> Any:
+        if way.name == "opacus":
+            raise RuntimeError("not enough memory: you tried to allocate 9 bytes")
+        return real(way, *rest)
+
+    monkeypatch.setattr(measuring, "_warm", fail)
+    found = measure(MODELS["mlp"], [WAYS["opacus"], WAYS["control"]], QUICK, lambda _: None)
+    assert found["ways"]["opacus"]["status"] == "out of memory"
+    assert "ratio" not in found["ways"]["opacus"]
+    assert found["ways"]["control"]["rounds"] >= 2
