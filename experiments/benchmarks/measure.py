@@ -29,8 +29,9 @@ from experiments.benchmarks.ways_partial import PARTIAL, covered
 from experiments.benchmarks.workload import Workload, without_dropout
 
 Record = dict[str, Any]
-FAILURES = (StepLimitError, MemoryError, torch.OutOfMemoryError)
 LEAST_ROUNDS = 2
+SLOW = 20.0
+"""Seconds of a first step from which it is also taken for the usual one."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,16 @@ def measure(
             times[way.name] = seconds
         say(f"  {way.name}: {records[way.name]['status']}{_because(records[way.name])}")
     del plain, ours
-    plain_peak, times[PLAIN.name] = _warm(PLAIN, workload, settings)
     by_name = {way.name: way for way in (PLAIN, *ways)}
+    plain_peak, times[PLAIN.name] = _warm(PLAIN, workload, 0.0)
     for name in [name for name in times if name != PLAIN.name]:
-        peak, times[name] = _warm(by_name[name], workload, settings)
-        records[name] |= {"peak_bytes": peak, "peak_ratio": peak / plain_peak}
+        try:
+            peak, times[name] = _warm(by_name[name], workload, times[name])
+            records[name] |= {"peak_bytes": peak, "peak_ratio": peak / plain_peak}
+        except Exception as error:
+            records[name] |= _failure(error)
+            del times[name]
+            say(f"  {name}: {records[name]['status']}{_because(records[name])}")
     rounds = _rounds({name: by_name[name] for name in times}, times, workload, settings)
     for name in times:
         if name != PLAIN.name:
@@ -113,11 +119,8 @@ def _attempt(
         return record | {"status": "out of memory", "reason": f"needs {_gb(needed)}, {_gb(free)} can be had"}, None
     try:
         checked = _checked(way, workload, settings)
-    except FAILURES as error:
-        status = "time limit" if isinstance(error, StepLimitError) else "out of memory"
-        return record | {"status": status, "reason": str(error)}, None
     except Exception as error:  # a competitor may refuse a model in any way; its own words are what is reported
-        return record | {"status": "cannot run", "reason": f"{type(error).__name__}: {_short(error)}"}, None
+        return record | _failure(error), None
     finally:
         workload.optimizer.zero_grad()
         gc.collect()
@@ -134,13 +137,23 @@ def _attempt(
     return record, checked.seconds
 
 
-def _warm(way: Way, workload: Workload, settings: Settings) -> tuple[int, float]:
-    """Peak memory, and the time of a step that is not the first: the optimizer has its state by now."""
-    seconds_of_step(PLAIN, workload)
+def _failure(error: Exception) -> Record:
+    """What went wrong, in its own words."""
+    if isinstance(error, StepLimitError):
+        return {"status": "time limit", "reason": str(error)}
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error):
+        return {"status": "out of memory", "reason": _short(error)}
+    return {"status": "cannot run", "reason": f"{type(error).__name__}: {_short(error)}"}
+
+
+def _warm(way: Way, workload: Workload, first: float) -> tuple[int, float]:
+    """Peak memory, and the time of a step that is not the first, unless that took very long."""
+    if not workload.optimizer.state:
+        seconds_of_step(PLAIN, workload)  # makes the optimizer's state
     with way.session(workload) as observe:
         peak = peak_bytes(lambda: step(observe, workload), workload)
     gc.collect()
-    return peak, seconds_of_step(way, workload)
+    return peak, first if first > SLOW else seconds_of_step(way, workload)
 
 
 def _rounds(

@@ -22,6 +22,7 @@ def gram_of(gradients: Iterable[Tensor]) -> Tensor:
         (B, B) float64.
 
     Example:
+        >>> import torch
         >>> gram_of([torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [0.0]])]).tolist()
         [[10.0, 2.0], [2.0, 4.0]]
     """
@@ -41,6 +42,7 @@ def deviation(found: Tensor, expected: Tensor) -> float:
     """Largest difference of two matrices relative to the largest entry of the second.
 
     Example:
+        >>> import torch
         >>> deviation(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 4.0]]))
         0.25
     """

@@ -63,6 +63,8 @@ def hardware(settings: Settings) -> dict[str, str | int]:
     }
     if settings.device == "cuda":
         found["gpu"] = torch.cuda.get_device_name()
+        found["products"] = torch.get_float32_matmul_precision()
+        found["convolutions"] = "TF32" if torch.backends.cudnn.allow_tf32 else "float32"
     return found
 
 

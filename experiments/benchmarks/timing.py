@@ -16,11 +16,12 @@ import torch
 
 from experiments.benchmarks.way import Observe, Way
 from experiments.benchmarks.workload import Workload
+from gradient_disclosure.errors import DisclosureError
 
 RESAMPLES = 2000
 
 
-class StepLimitError(Exception):
+class StepLimitError(DisclosureError):
     """A step took longer than it may."""
 
 

@@ -125,30 +125,26 @@ def test_what_needs_too_much_memory_is_not_tried() -> None:
     assert "ratio" not in way
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (timing.StepLimitError("one step takes longer"), "time limit"),
-        (MemoryError("no more"), "out of memory"),
-        (torch.OutOfMemoryError("no more"), "out of memory"),
-        (CannotRunError("tied weights"), "cannot run"),
-        (RuntimeError("a competitor's own words"), "cannot run"),
-    ],
-)
-def test_failures_are_reported_with_their_reason(
-    error: Exception, status: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_are_reported_with_their_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = {
+        "opacus": (timing.StepLimitError("one step takes longer"), "time limit"),
+        "one_by_one": (MemoryError("no more"), "out of memory"),
+        "torch_func": (torch.OutOfMemoryError("no more"), "out of memory"),
+        "pairs": (CannotRunError("tied weights"), "cannot run"),
+        "partial": (RuntimeError("a competitor's own words"), "cannot run"),
+    }
     real = measuring._checked
 
     def fail(way: Any, *rest: Any) -> Any:
-        if way.name == "opacus":
-            raise error
+        if way.name in failures:
+            raise failures[way.name][0]
         return real(way, *rest)
 
     monkeypatch.setattr(measuring, "_checked", fail)
-    found = measure(MODELS["mlp"], [WAYS["opacus"], WAYS["untouched"]], QUICK, lambda _: None)
-    assert found["ways"]["opacus"]["status"] == status
-    assert str(error) in found["ways"]["opacus"]["reason"]
+    found = measure(MODELS["mlp"], [WAYS[name] for name in (*failures, "untouched")], QUICK, lambda _: None)
+    for name, (error, status) in failures.items():
+        assert found["ways"][name]["status"] == status
+        assert str(error) in found["ways"][name]["reason"]
     assert found["ways"]["untouched"]["status"] == "measured"
 
 
@@ -156,3 +152,18 @@ def test_failures_are_reported_with_their_reason(
 def test_no_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(tmp_path, "--device", "cuda") == 2
     assert "no GPU" in capsys.readouterr().err
+
+
+def test_a_way_that_fails_later_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measuring._warm
+
+    def fail(way: Any, *rest: Any) -> Any:
+        if way.name == "opacus":
+            raise RuntimeError("not enough memory: you tried to allocate 9 bytes")
+        return real(way, *rest)
+
+    monkeypatch.setattr(measuring, "_warm", fail)
+    found = measure(MODELS["mlp"], [WAYS["opacus"], WAYS["control"]], QUICK, lambda _: None)
+    assert found["ways"]["opacus"]["status"] == "out of memory"
+    assert "ratio" not in found["ways"]["opacus"]
+    assert found["ways"]["control"]["rounds"] >= 2

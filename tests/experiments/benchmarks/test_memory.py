@@ -27,7 +27,7 @@ def test_what_is_freed_counts_no_longer() -> None:
 
 def test_what_lived_before_does_not_grow() -> None:
     before = torch.zeros(10 * MB, dtype=torch.uint8)
-    assert peak_growth(lambda: before.add_(1)) == 0
+    assert peak_growth(lambda: before.add_(1)) < 100  # the number itself is a tensor
 
 
 def test_storages_count_once() -> None:
