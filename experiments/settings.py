@@ -73,6 +73,7 @@ def audit_settings(config: DictConfig) -> AuditSettings:
         audit.inverse,
         every_n_steps=audit.every_n_steps,
         layers=_layers(config),
+        mode=audit.mode,
     )
 
 
@@ -135,6 +136,7 @@ def description(config: DictConfig) -> dict[str, Any]:
         "inverse": config.audit.inverse,
         "every_n_steps": config.audit.every_n_steps,
         "layers": "all" if (layers := _layers(config)) is None else " ".join(layers),
+        "audit_mode": config.audit.mode,
         "membership_prior": config.audit.membership_prior,
         "shadow_models": config.attack.membership.shadow_models,
         "seed": config.seed,

@@ -50,7 +50,7 @@ from gradient_disclosure.errors import (
     NonFiniteGradientError,
     UnsupportedTrainingError,
 )
-from gradient_disclosure.gram.engine import GradientGram, LossReduction
+from gradient_disclosure.gram.engine import GradientGram, LossReduction, Mode
 from gradient_disclosure.ledger import DisclosureLedger
 from gradient_disclosure.scores.copies import joined_copies
 from gradient_disclosure.scores.gnq import Damping, GnqResult
@@ -98,6 +98,10 @@ class GradientUniqueness(Callback):
             ``fully_shard``). "global": all of the step's, of all processes, as one process would. "per_rank": those of
             their own process, which is cheaper and another score; the ledger says so. Either way every process has the
             ledger of all examples at every step.
+        mode: "untouched", or "reuse": the weight gradients of known layers are the sums of the per-example ones, equal
+            but for rounding, and most of the audit's time is saved where layers see sequences or images. See
+            :class:`GradientGram`; layers that Opacus hooks are left untouched.
+        memory_budget_mb: about what the audit may hold at a time beside what training does.
 
     Example:
         >>> audit = GradientUniqueness(damping=1e-2, example_ids=lambda batch: batch[2])
@@ -121,6 +125,8 @@ class GradientUniqueness(Callback):
         every_n_steps: int | AuditSchedule = 1,
         layers: Sequence[str] | None = None,
         across_ranks: str = "global",
+        mode: Mode = "untouched",
+        memory_budget_mb: float = 64.0,
     ) -> None:
         if across_ranks not in ACROSS_RANKS:
             raise ValueError(f"unknown across_ranks {across_ranks!r}; known: {', '.join(ACROSS_RANKS)}")
@@ -148,6 +154,8 @@ class GradientUniqueness(Callback):
         self.coverage: float | None = None
         self.extent: AuditExtent | None = None
         self.across_ranks = across_ranks
+        self.mode = mode
+        self.memory_budget_mb = memory_budget_mb
         self._across: AcrossRanks = OneProcess()
         self._log = StepLog(censors=censor is not None)
         self._open: ObservedStep | None = None
@@ -199,6 +207,8 @@ class GradientUniqueness(Callback):
             or (not self._verified and self._audited_steps < VERIFY_EVERY),
             micro_batches=trainer.accumulate_grad_batches,
             ranks=self._across.gram_ranks,
+            mode=self.mode,
+            memory_budget_mb=self.memory_budget_mb,
         )
         self._open = ObservedStep(gram.__enter__(), batch)
         self._note_extent(gram, pl_module)

@@ -49,10 +49,7 @@ def logged_together(results: Sequence[GnqResult]) -> dict[str, float]:
     """What is logged of examples scored in several groups: means of the groups' values, extremes of extremes."""
     each = [logged_values(result) for result in results]
     together = {"_max": max, "_min": min}
-    return {
-        name: together.get(name[-4:], statistics.fmean)([values[name] for values in each])
-        for name in each[0]
-    }
+    return {name: together.get(name[-4:], statistics.fmean)([values[name] for values in each]) for name in each[0]}
 
 
 def logged_values(result: GnqResult) -> dict[str, float]:

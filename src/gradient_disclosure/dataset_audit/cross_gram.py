@@ -8,10 +8,11 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
+from gradient_disclosure.gram.correlation import Correlation
 from gradient_disclosure.gram.lookup import Lookup
 from gradient_disclosure.gram.outer_product import OuterProduct
 from gradient_disclosure.gram.summed import Summed, Term
-from gradient_disclosure.gram.terms import Dense
+from gradient_disclosure.gram.terms import Dense, merge
 
 CHUNK_ELEMENTS = 4_000_000
 """Entries formed at a time: 32 MB in float64."""
@@ -104,12 +105,24 @@ def examples_of(term: Term, rows: slice) -> Term:
 
 
 def compact(term: Term) -> Term:
-    """An outer product as the gradient itself where that takes no more room, as for a convolution."""
+    """The form that takes least room: outer products of positions, or the gradients themselves."""
+    if isinstance(term, Summed):
+        return merge([compact(part) for part in term.terms])
+    if isinstance(term, Correlation):
+        return compact(_unfolded(term)) if term.groups == 1 else Dense(term.per_example(), term.shape)
     if isinstance(term, OuterProduct):
         positions, n, m = term.a.shape[1], term.a.shape[2], term.e.shape[2]
         if n * m <= positions * (n + m):
             return Dense(term.per_example(), term.shape)
     return term
+
+
+def _unfolded(term: Correlation) -> OuterProduct:
+    """A convolution as an outer product of what its output positions read."""
+    batch, uses, outputs = term.e.shape[:3]
+    windows = torch.stack([window.flatten(2) for window in term.windows()], dim=2).flatten(1, 2)
+    a = windows.transpose(1, 2).unflatten(0, (batch, uses)).flatten(1, 2)
+    return OuterProduct(a, term.e.flatten(3).transpose(2, 3).reshape(batch, -1, outputs), term.shape)
 
 
 def _pairs_are_cheaper(left: OuterProduct, right: OuterProduct) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,12 @@ Products = Literal["float64", "mixed"]
 BYTES_OF_AN_ENTRY = 32
 """What an entry of a block of per-example gradients takes in all: the block, its conversion to float64, and the copies
 of inputs and output gradients that a convolution's block comes from."""
+
+
+def checked_mode(mode: str) -> None:
+    """Raise ``ValueError`` for a mode that does not exist."""
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {get_args(Mode)}, got {mode!r}")
 
 
 class GradientGram:
@@ -52,8 +58,7 @@ class GradientGram:
         keep_terms: keep what :meth:`weighted_gradient` needs until the context is left (a censor subtracts with it).
         verify: check that the per-example gradients of each parameter add up to the gradient autograd computed, and
             that no example acts on the output of another (not where modules have backward hooks of their own, or are
-            sharded). It
-            costs about as much as another backward pass, and runs the user's tensor hooks once more.
+            sharded). It costs about as much as another backward pass, and runs the user's tensor hooks once more.
         micro_batches: number of forward and backward passes whose gradients accumulate into one step. Their examples
             form one Gram, cross products included; the inputs of all passes are kept until the context is left.
         time_first: patterns of names of modules that take (time, batch, ...), "" for the module itself.
@@ -103,8 +108,7 @@ class GradientGram:
             raise ValueError(f"products must be 'float64' or 'mixed', got {products!r}")
         if ranks is not None and keep_terms:
             raise ValueError("keep_terms is for the examples of one process: leave out keep_terms or ranks")
-        if mode not in ("untouched", "reuse"):
-            raise ValueError(f"mode must be 'untouched' or 'reuse', got {mode!r}")
+        checked_mode(mode)
         if memory_budget_mb <= 0:
             raise ValueError(f"memory_budget_mb must be positive, got {memory_budget_mb}")
         if loss_reduction not in ("mean", "sum"):

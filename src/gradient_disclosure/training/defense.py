@@ -15,6 +15,7 @@ from gradient_disclosure.callbacks.audit_schedule import AuditSchedule
 from gradient_disclosure.callbacks.audited_layers import checked_layers
 from gradient_disclosure.callbacks.gradient_uniqueness import GradientUniqueness
 from gradient_disclosure.defenses.gnq_censor import Censor
+from gradient_disclosure.gram.engine import Mode, checked_mode
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import Damping
 from gradient_disclosure.scores.scoring import Scoring
@@ -32,6 +33,7 @@ class AuditSettings:
         inverse: how the sum is inverted, see :class:`Scoring`.
         every_n_steps: one random step of so many is audited, see :class:`AuditSchedule`.
         layers: patterns of the names of the parameters to audit; None for all.
+        mode: "untouched" or "reuse", see :class:`GradientUniqueness`.
     """
 
     damping: Damping = field(default_factory=lambda: Damping(1e-2))
@@ -40,8 +42,10 @@ class AuditSettings:
     inverse: str = "damped"
     every_n_steps: int = 1
     layers: tuple[str, ...] | None = None
+    mode: Mode = "untouched"
 
     def __post_init__(self) -> None:
+        checked_mode(self.mode)
         _ = self.scoring, self.schedule(0), checked_layers(self.layers, ())  # each refuses what it does not know
 
     @property
@@ -68,6 +72,7 @@ class AuditSettings:
             inverse=self.inverse,
             every_n_steps=self.schedule(seed),
             layers=self.layers,
+            mode=self.mode,
         )
 
 

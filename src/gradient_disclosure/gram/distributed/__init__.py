@@ -1,1 +1,5 @@
-"""The Gram matrix of a batch that is spread over several processes."""
+"""The Gram matrix of a batch that several processes form together."""
+
+from gradient_disclosure.gram.distributed.global_batch import GlobalBatch
+
+__all__ = ["GlobalBatch"]
