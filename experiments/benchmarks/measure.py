@@ -123,14 +123,15 @@ def _attempt(
         return record | _failure(error), None
     finally:
         workload.optimizer.zero_grad()
-        gc.collect()
     record |= {"status": "measured", "gradient_deviation": _furthest(checked.gradients, gradients)}
     if checked.gram is None:
         return record, checked.seconds
     record["gram_deviation"] = deviation(checked.gram, gram)
     if way.exact:
-        record |= {"coverage": 1.0, "tolerance": settings.tolerance}
-        if not record["gram_deviation"] <= settings.tolerance:
+        record["tolerance"] = settings.tolerance
+        if record["gram_deviation"] <= settings.tolerance:
+            record["coverage"] = 1.0  # that of ours was checked, and this is the same matrix
+        else:
             record |= {"status": "wrong", "reason": "its Gram matrix is not ours"}
     if way is PARTIAL:
         record["coverage"] = covered(workload)
@@ -139,6 +140,7 @@ def _attempt(
 
 def _failure(error: Exception) -> Record:
     """What went wrong, in its own words."""
+    gc.collect()  # what was broken off may have left its tensors in cycles
     if isinstance(error, StepLimitError):
         return {"status": "time limit", "reason": str(error)}
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error):
@@ -152,7 +154,6 @@ def _warm(way: Way, workload: Workload, first: float) -> tuple[int, float]:
         seconds_of_step(PLAIN, workload)  # makes the optimizer's state
     with way.session(workload) as observe:
         peak = peak_bytes(lambda: step(observe, workload), workload)
-    gc.collect()
     return peak, first if first > SLOW else seconds_of_step(way, workload)
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from experiments.benchmarks.audit_scaling import main
 from experiments.benchmarks.scaling_points import Sizes
 
-AXES = {"B": (2, 4), "T": (2, 3), "width": (4, 8)}
+AXES = {"B": (2, 4), "width": (8,)}
 BASE = Sizes(B=2, T=3, width=4)
 
 
