@@ -30,6 +30,10 @@ from experiments.benchmarks.workload import Workload, without_dropout
 
 Record = dict[str, Any]
 LEAST_ROUNDS = 2
+FEW = 4
+"""Examples on which a way is judged in float64, if in float32 it is not near enough."""
+EXACT_IN_FLOAT64 = 1e-9
+"""Largest distance from ours, relative to the largest entry, of what calls itself exact."""
 SLOW = 20.0
 """Seconds of a first step from which it is also taken for the usual one."""
 
@@ -129,13 +133,28 @@ def _attempt(
     record["gram_deviation"] = deviation(checked.gram, gram)
     if way.exact:
         record["tolerance"] = settings.tolerance
-        if record["gram_deviation"] <= settings.tolerance:
+        if record["gram_deviation"] > settings.tolerance:
+            record["float64_deviation"] = _deviation_in_float64(way, workload, settings)
+        if record["gram_deviation"] <= settings.tolerance or record["float64_deviation"] <= EXACT_IN_FLOAT64:
             record["coverage"] = 1.0  # that of ours was checked, and this is the same matrix
         else:
             record |= {"status": "wrong", "reason": "its Gram matrix is not ours"}
     if way is PARTIAL:
         record["coverage"] = covered(workload)
     return record, checked.seconds
+
+
+def _deviation_in_float64(way: Way, workload: Workload, settings: Settings) -> float:
+    """How far a way is from ours on a few examples where rounding plays no part.
+
+    In float32, a convolution of one example and one of a batch may differ by more than the tolerance (other kernels):
+    that is no error of either way.
+    """
+    few = workload.in_float64(FEW)
+    ours, its = _checked(UNTOUCHED, few, settings).gram, _checked(way, few, settings).gram
+    assert ours is not None
+    assert its is not None
+    return deviation(its, ours)
 
 
 def _failure(error: Exception) -> Record:

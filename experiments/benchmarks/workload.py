@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -49,6 +51,19 @@ class Workload:
     def gradient_bytes(self) -> int:
         """Size of one gradient over all trainable parameters."""
         return sum(p.numel() * p.element_size() for p in self.parameters)
+
+    def in_float64(self, examples: int) -> Workload:
+        """The same on its first few examples, in float64; the module is a copy."""
+        module = copy.deepcopy(self.module).double()
+        inputs = self.inputs[:examples]
+        inputs = inputs.double() if inputs.is_floating_point() else inputs
+        return replace(
+            self,
+            module=module,
+            inputs=inputs,
+            targets=self.targets[:examples],
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.0),
+        )
 
     def loss(self, rows: slice = slice(None)) -> Tensor:
         """Mean cross-entropy of some of the examples."""
