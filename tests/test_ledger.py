@@ -115,7 +115,8 @@ def test_a_pseudo_inverse_has_no_bits_and_says_what_it_saw(tmp_path: Path) -> No
     assert not ledger.has_bits
     ledger.to_parquet(tmp_path / "ledger.parquet")
     frame = pd.read_parquet(tmp_path / "ledger.parquet").set_index("index")
-    assert frame.attrs == {"scope": "batch", "inverse": "pinv", "every_n_steps": 1, "coverage": 1.0}
+    labels = {"scope": "batch", "inverse": "pinv", "every_n_steps": 1, "coverage": 1.0}
+    assert frame.attrs == {**labels, "across_ranks": "global", "ranks_apart": 1}
     assert not [c for c in frame.columns if "bits" in c or "attacker" in c]
     assert frame["inside_span_mean"].to_dict() == {2: 1.0, 4: pytest.approx(0.375)}
     assert frame["gnq_max"].to_dict() == {2: 1.0, 4: 0.5}
