@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,6 +14,7 @@ PANELS = (
     ("spearman", "Spearman correlation with the full audit"),
     ("top_10pct_overlap", "share of the full audit's top 10 % found"),
 )
+MARKERS = ("^", "v", "D", "P", "X")
 
 
 def draw(tasks: Mapping[str, Any]) -> Figure:
@@ -29,42 +30,56 @@ def draw(tasks: Mapping[str, Any]) -> Figure:
             _panel(axes, task["audits"], key)
             style_axes(
                 axes,
-                title=f"{name}: {task['setting']['network']}, {len(task['setting']['seeds'])} seeds",
+                title=f"{name}, {len(task['setting']['seeds'])} seeds",
                 xlabel="time of a training step with the audit / without (median, quartiles)",
                 ylabel=ylabel,
             )
-            if row == 0 and column == 0:
+            if column == 0:
                 axes.legend(fontsize=8, frameon=False, loc="lower right")
     figure.tight_layout(h_pad=2.0, w_pad=2.5)
     return figure
 
 
 def _panel(axes: Axes, audits: Mapping[str, Any], key: str) -> None:
-    looks = ((False, BLUE, "o", "every n-th step"), (True, VERMILION, "^", "some layers, every step"))
-    for of_layers, color, marker, words in looks:
-        others = [audit for name, audit in audits.items() if name != "full" and audit["gnq_total"][key] is not None]
-        chosen = [audit for audit in others if (audit["coverage"] < 1) is of_layers]
-        x = [audit["cost"]["ratio"] for audit in chosen]
-        sides = [
-            [audit["cost"]["ratio"] - audit["cost"]["ratio_low"] for audit in chosen],
-            [audit["cost"]["ratio_high"] - audit["cost"]["ratio"] for audit in chosen],
-        ]
-        y = [audit["gnq_total"][key] for audit in chosen]
-        heights = None
-        if key == "spearman":
-            ends = [(a["gnq_total"]["spearman_low"], a["gnq_total"]["spearman_high"]) for a in chosen]
-            heights = [
-                [v - low for v, (low, _) in zip(y, ends, strict=True)],
-                [h - v for v, (_, h) in zip(y, ends, strict=True)],
-            ]
-        axes.errorbar(
-            x, y, xerr=sides, yerr=heights, fmt=marker, color=color, markersize=6, elinewidth=1, capsize=2, label=words
-        )
-        for audit, across, up in zip(chosen, x, y, strict=True):
-            axes.annotate(
-                audit["label"], (across, up), xytext=(7, -11), textcoords="offset points", fontsize=8, color=INK
-            )
+    others = [audit for name, audit in audits.items() if name != "full" and audit["gnq_total"][key] is not None]
+    strides = [audit for audit in others if audit["coverage"] == 1]
+    _points(axes, strides, key, BLUE, "o", "every n-th step")
+    for audit in strides:
+        at = audit["cost"]["ratio"], audit["gnq_total"][key]
+        words = f"n = {audit['every_n_steps']}"
+        axes.annotate(words, at, xytext=(7, -11), textcoords="offset points", fontsize=8, color=INK)
+    # Audits of some layers lie close together: their names go into the legend.
+    for audit, marker in zip([audit for audit in others if audit["coverage"] < 1], MARKERS, strict=False):
+        _points(axes, [audit], key, VERMILION, marker, f"every step, {audit['label']}")
     full = audits["full"]["cost"]["ratio"]
     axes.plot([full], [1.0], marker="s", color=INK, markersize=6, linestyle="none", label="full audit")
     axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.06)
     axes.set_xlim(0.95, 1.0 + 1.25 * (max(full, axes.get_xlim()[1]) - 1.0))
+
+
+def _points(axes: Axes, chosen: Sequence[Any], key: str, color: str, marker: str, words: str) -> None:
+    x = [audit["cost"]["ratio"] for audit in chosen]
+    y = [audit["gnq_total"][key] for audit in chosen]
+    costs = [(audit["cost"]["ratio_low"], audit["cost"]["ratio_high"]) for audit in chosen]
+    heights = None
+    if key == "spearman":
+        heights = _arms(y, [(a["gnq_total"]["spearman_low"], a["gnq_total"]["spearman_high"]) for a in chosen])
+    axes.errorbar(
+        x,
+        y,
+        xerr=_arms(x, costs),
+        yerr=heights,
+        fmt=marker,
+        color=color,
+        markersize=6,
+        elinewidth=1,
+        capsize=2,
+        label=words,
+        markerfacecolor="none" if color == VERMILION else color,
+    )
+
+
+def _arms(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> list[list[float]]:
+    """Lengths of error bars down and up."""
+    pairs = list(zip(values, ends, strict=True))
+    return [[value - low for value, (low, _) in pairs], [high - value for value, (_, high) in pairs]]
