@@ -60,5 +60,5 @@ def why_again(kept: dict[str, Any] | None, settings: Settings, ways: Sequence[st
         return "measured with another version of the Gram engine"
     if kept["versions"] != versions():
         return "measured with other versions of packages"
-    missing = [name for name in ways if kept["ways"].get(name, {}).get("status") in (None, "unavailable")]
+    missing = [name for name in ways if kept["ways"].get(name, {}).get("status") is None]
     return f"{', '.join(missing)} not measured" if missing else None

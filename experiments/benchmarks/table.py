@@ -85,9 +85,9 @@ NOTE = """
 A step is zero_grad, forward, loss, backward and the optimizer's step; every way but the plain one gives the B×B Gram
 matrix besides. Steps of all ways are interleaved in one process in a new order each round; a ratio is the way's time
 over the plain step's of the same round; given are the median and its 95 % bootstrap interval. "Gram off by" is the
-largest difference from the Gram matrix of ours (untouched) relative to its largest entry, with dropout off. Peak
-memory is what torch allocated. Competitors multiply in float32, ours in float64 (reuse: large blocks in mixed
-precision).
+largest difference from the Gram matrix of ours in float64 relative to its largest entry, with dropout off. Peak
+memory is what torch allocated. Competitors multiply in float32; ours in mixed precision where blocks are large (as the
+callback does unless λ is tiny) and in float64 elsewhere, or in float64 everywhere where the row says so.
 """
 
 

@@ -19,10 +19,6 @@ class CannotRunError(DisclosureError):
     """A way does not give the Gram matrix of this model; the message is the reason."""
 
 
-def _always() -> str | None:
-    return None
-
-
 def _nothing(workload: Workload) -> int:
     return 0
 
@@ -36,7 +32,6 @@ class Way:
         title: for the reader of the table.
         exact: whether it gives the inner products over all parameters; None for a plain step, which gives none.
         session: sets up what lasts longer than a step (not timed) and gives the part of the step up to the optimizer.
-        unavailable: why it does not exist in this installation, None if it does.
         extra_bytes: what it must hold beside a plain step, at least.
     """
 
@@ -44,5 +39,4 @@ class Way:
     title: str
     exact: bool | None
     session: Callable[[Workload], AbstractContextManager[Observe]]
-    unavailable: Callable[[], str | None] = _always
     extra_bytes: Callable[[Workload], int] = _nothing

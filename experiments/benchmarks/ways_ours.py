@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -42,12 +41,8 @@ def _session(**options: Any) -> Callable[[Workload], AbstractContextManager[Obse
     return session
 
 
-def _needs_mode() -> str | None:
-    known = "mode" in inspect.signature(GradientGram).parameters
-    return None if known else "GradientGram has no argument 'mode' in this version"
-
-
 PLAIN = Way("plain", "plain step", None, plain_session)
 CONTROL = Way("control", "plain step, measured again", None, plain_session)
-UNTOUCHED = Way("untouched", "ours, untouched", True, _session())
-REUSE = Way("reuse", "ours, reuse", True, _session(mode="reuse"), unavailable=_needs_mode)
+UNTOUCHED = Way("untouched", "ours, untouched", True, _session(products="mixed"))
+UNTOUCHED_FLOAT64 = Way("untouched_float64", "ours, untouched, products in float64", True, _session())
+REUSE = Way("reuse", "ours, reuse", True, _session(mode="reuse"))

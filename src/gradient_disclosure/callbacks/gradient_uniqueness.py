@@ -31,6 +31,7 @@ from gradient_disclosure.callbacks.audit_schedule import AuditSchedule, StepCoun
 from gradient_disclosure.callbacks.audited_layers import checked_layers, patterns_outside
 from gradient_disclosure.callbacks.censored_gradient import keep_only
 from gradient_disclosure.callbacks.observed_step import ExampleIds, ObservedStep, more_to_come
+from gradient_disclosure.callbacks.product_precision import ProductPrecision
 from gradient_disclosure.callbacks.released_scores import Mechanism, released_scores
 from gradient_disclosure.callbacks.step_log import StepLog
 from gradient_disclosure.callbacks.step_statistics import StepStatistics
@@ -50,7 +51,7 @@ from gradient_disclosure.errors import (
     NonFiniteGradientError,
     UnsupportedTrainingError,
 )
-from gradient_disclosure.gram.engine import GradientGram, LossReduction, Mode
+from gradient_disclosure.gram.engine import GradientGram, LossReduction, Mode, Products
 from gradient_disclosure.ledger import DisclosureLedger
 from gradient_disclosure.scores.copies import joined_copies
 from gradient_disclosure.scores.gnq import Damping, GnqResult
@@ -102,6 +103,8 @@ class GradientUniqueness(Callback):
             but for rounding, and most of the audit's time is saved where layers see sequences or images. See
             :class:`GradientGram`; layers that Opacus hooks are left untouched.
         memory_budget_mb: about what the audit may hold at a time beside what training does.
+        products: precision of the inner products, see :class:`GradientGram`. None: "float64", and "mixed" where λ is
+            so large beside the gradients that it makes no difference (:class:`ProductPrecision`).
 
     Example:
         >>> audit = GradientUniqueness(damping=1e-2, example_ids=lambda batch: batch[2])
@@ -127,6 +130,7 @@ class GradientUniqueness(Callback):
         across_ranks: str = "global",
         mode: Mode = "untouched",
         memory_budget_mb: float = 64.0,
+        products: Products | None = None,
     ) -> None:
         if across_ranks not in ACROSS_RANKS:
             raise ValueError(f"unknown across_ranks {across_ranks!r}; known: {', '.join(ACROSS_RANKS)}")
@@ -156,6 +160,7 @@ class GradientUniqueness(Callback):
         self.across_ranks = across_ranks
         self.mode = mode
         self.memory_budget_mb = memory_budget_mb
+        self._precision = ProductPrecision(products, self.scoring)
         self._across: AcrossRanks = OneProcess()
         self._log = StepLog(censors=censor is not None)
         self._open: ObservedStep | None = None
@@ -209,6 +214,7 @@ class GradientUniqueness(Callback):
             ranks=self._across.gram_ranks,
             mode=self.mode,
             memory_budget_mb=self.memory_budget_mb,
+            products=self._precision.products,
         )
         self._open = ObservedStep(gram.__enter__(), batch)
         self._note_extent(gram, pl_module)
@@ -267,6 +273,7 @@ class GradientUniqueness(Callback):
             "schedule": self._steps.state_dict(),
             "parameters": {"layers": self.layers and list(self.layers), "exclude": list(self.exclude)},
             "censor": None if self.censor is None else self.censor.state_dict(),
+            "smallest_relative_damping": self._precision.smallest_relative_damping,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -280,6 +287,7 @@ class GradientUniqueness(Callback):
         self.extent = None if extent is None else AuditExtent(**extent)
         self._audited_steps = state_dict["audited_steps"]
         self.skipped_steps = state_dict["skipped_steps"]
+        self._precision.smallest_relative_damping = state_dict["smallest_relative_damping"]
         if self.censor is not None and state_dict["censor"] is not None:
             self.censor.load_state_dict(state_dict["censor"])
 
@@ -291,6 +299,7 @@ class GradientUniqueness(Callback):
         for one in scored:
             result = one.result
             self.statistics.add(result)
+            self._precision.note(result)
             if one.ids is not None:
                 self.ledger.record(
                     one.ids,

@@ -71,8 +71,8 @@ class GradientGram:
             of a layer's inputs and output gradients.
         products: how inner products of float32 gradients are summed. "float64": exactly but for one rounding.
             "mixed": in float32 over 128 entries and in float64 beyond, for blocks of a million entries and more; about
-            1e-9 of ``|g_i| |g_j|`` is lost, which matters only where λ is below 1e-7 of the mean of the diagonal. None:
-            "float64", and "mixed" in the mode "reuse".
+            1e-9 of ``|g_i| |g_j|`` is lost, which matters only where λ is below 1e-4 of the mean of the diagonal, and
+            for pseudo-inverses. None: "float64", and "mixed" in the mode "reuse".
         ranks: processes whose examples form one batch; every one of them then has the Gram of the whole batch. None:
             the examples of this process alone, however many there are.
 

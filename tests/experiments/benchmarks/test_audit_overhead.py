@@ -89,16 +89,6 @@ def test_finished_models_are_kept(finished: Path, monkeypatch: pytest.MonkeyPatc
         run(finished, "--models", "mlp")
 
 
-def test_a_way_that_was_not_there_is_measured_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WAYS, "reuse", replace(WAYS["reuse"], unavailable=lambda: "not yet"))  # type: ignore[misc]
-    assert run(tmp_path, "--models", "mlp", "--ways", "reuse") == 0
-    way = record(tmp_path)["models"]["mlp"]["ways"]["reuse"]
-    assert (way["status"], way["reason"]) == ("unavailable", "not yet")
-    monkeypatch.undo()
-    assert run(tmp_path, "--models", "mlp", "--ways", "reuse") == 0
-    assert record(tmp_path)["models"]["mlp"]["ways"]["reuse"]["status"] == "measured"
-
-
 def test_a_wrong_matrix_is_called_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WAYS, "opacus", replace(WAYS["partial"], name="opacus", exact=True))  # type: ignore[misc]
     assert run(tmp_path, "--models", "mlp", "--ways", "opacus", "one_by_one") == 1

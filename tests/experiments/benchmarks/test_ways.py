@@ -131,12 +131,3 @@ def test_torch_func_a_few_examples_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_plain_step_gives_no_matrix() -> None:
     with PLAIN.session(workload("mlp")) as step:
         assert step() is None
-
-
-def test_mode_reuse_is_measured_once_the_engine_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert WAYS["reuse"].unavailable() is None
-
-    def without_mode(module: object, loss_reduction: str = "mean") -> None: ...
-
-    monkeypatch.setattr("experiments.benchmarks.ways_ours.GradientGram", without_mode)
-    assert "no argument 'mode'" in str(WAYS["reuse"].unavailable())
