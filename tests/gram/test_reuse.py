@@ -43,11 +43,16 @@ def largest_difference(found: list[Tensor | None], expected: list[Tensor | None]
 def test_the_gradient_is_autograds_over_a_training(
     case: Architecture, dtype: torch.dtype, relative: float, steps: int
 ) -> None:
-    """In each step, the same dropout masks at the same weights."""
+    """In each step, the same dropout masks at the same weights.
+
+    Where a gradient is what remains of much larger terms, float32 itself is no better than a few 1e-6, and how far
+    depends on the machine's kernels: there ours must be as near as autograd's is to the gradient in float64.
+    """
     model, batch = case.model(dtype), case.inputs(dtype)
     if case.float32_inside:
         relative = 1e-6
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    farthest = rounding = 0.0
     for step in range(steps):
         optimizer.zero_grad()
         with seeded(step):
@@ -57,8 +62,23 @@ def test_the_gradient_is_autograds_over_a_training(
         with reuse(model) as gram, seeded(step):
             case.run(model, batch)[1].backward()
         assert gram.coverage == 1.0
-        assert largest_difference(gradients(model), expected) < relative
+        difference = largest_difference(gradients(model), expected)
+        if difference >= relative and dtype == torch.float32:
+            rounding = max(rounding, rounding_of(expected, case, model, step))
+        farthest = max(farthest, difference)
         optimizer.step()
+    assert farthest < max(relative, 2 * rounding)
+
+
+def rounding_of(gradient: list[Tensor | None], case: Architecture, model: nn.Module, step: int) -> float:
+    """How far autograd's gradient in float32 is from the one in float64."""
+    exact = copy.deepcopy(model).double()
+    exact.zero_grad()
+    with seeded(step):
+        case.run(exact, case.inputs(torch.float64))[1].backward()
+    found = largest_difference([None if g is None else g.double() for g in gradient], gradients(exact))
+    assert found < 1e-5, "not rounding: another batch, or other dropout masks"
+    return found
 
 
 @pytest.mark.parametrize("case", ARCHITECTURES, ids=lambda case: case.name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradient_disclosure.gram.engine import GradientGram, LossReduction
+from gradient_disclosure.gram.engine import GradientGram
+from gradient_disclosure.gram.options import LossReduction
 
 
 def keep_only(observed: GradientGram, kept: Tensor, reduction: LossReduction) -> None:

@@ -51,7 +51,8 @@ from gradient_disclosure.errors import (
     NonFiniteGradientError,
     UnsupportedTrainingError,
 )
-from gradient_disclosure.gram.engine import GradientGram, LossReduction, Mode, Products
+from gradient_disclosure.gram.engine import GradientGram
+from gradient_disclosure.gram.options import LossReduction, Mode, Products
 from gradient_disclosure.ledger import DisclosureLedger
 from gradient_disclosure.scores.copies import joined_copies
 from gradient_disclosure.scores.gnq import Damping, GnqResult

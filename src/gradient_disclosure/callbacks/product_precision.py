@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradient_disclosure.gram.engine import Products
+from gradient_disclosure.gram.options import Products
 from gradient_disclosure.scores.gnq import GnqResult
 from gradient_disclosure.scores.scoring import Scoring
 

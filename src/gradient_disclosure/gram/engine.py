@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradient_disclosure.errors import DisclosureError, IncompleteGramError, UnsupportedLayerError
+from gradient_disclosure.errors import DisclosureError, IncompleteGramError
 from gradient_disclosure.gram import layers  # noqa: F401  (registers them)
 from gradient_disclosure.gram.account import ParameterAccount
-from gradient_disclosure.gram.batch_axis import time_first_layers
 from gradient_disclosure.gram.compiled import run_eagerly
 from gradient_disclosure.gram.coverage import CoverageReport, CoverageRow
 from gradient_disclosure.gram.distributed.global_batch import GlobalBatch, OwnShare
+from gradient_disclosure.gram.names import is_excluded, refuse_complex, refuse_idle_patterns, time_first_names
 from gradient_disclosure.gram.observer import PassObserver
-
-LossReduction = Literal["mean", "sum"]
-Mode = Literal["untouched", "reuse"]
-Products = Literal["float64", "mixed"]
-
-BYTES_OF_AN_ENTRY = 32
-"""What an entry of a block of per-example gradients takes in all: the block, its conversion to float64, and the copies
-of inputs and output gradients that a convolution's block comes from."""
-
-
-def checked_mode(mode: str) -> None:
-    """Raise ``ValueError`` for a mode that does not exist."""
-    if mode not in get_args(Mode):
-        raise ValueError(f"mode must be one of {get_args(Mode)}, got {mode!r}")
+from gradient_disclosure.gram.options import (
+    LossReduction,
+    Mode,
+    Products,
+    checked_mode,
+    checked_products,
+    checked_reduction,
+    entries_within,
+)
 
 
 class GradientGram:
@@ -104,15 +98,11 @@ class GradientGram:
         products: Products | None = None,
         ranks: GlobalBatch | None = None,
     ) -> None:
-        if products not in (None, "float64", "mixed"):
-            raise ValueError(f"products must be 'float64' or 'mixed', got {products!r}")
         if ranks is not None and keep_terms:
             raise ValueError("keep_terms is for the examples of one process: leave out keep_terms or ranks")
         checked_mode(mode)
-        if memory_budget_mb <= 0:
-            raise ValueError(f"memory_budget_mb must be positive, got {memory_budget_mb}")
-        if loss_reduction not in ("mean", "sum"):
-            raise ValueError(f"loss_reduction must be 'mean' or 'sum', got {loss_reduction!r}")
+        checked_products(products)
+        checked_reduction(loss_reduction)
         if micro_batches < 1:
             raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
         self._module = module
@@ -124,7 +114,7 @@ class GradientGram:
         self._time_first = tuple(time_first)
         self._mode = mode
         self._products = products or ("mixed" if mode == "reuse" else "float64")
-        self._chunk_elements = max(1, int(memory_budget_mb * 1e6 / BYTES_OF_AN_ENTRY))
+        self._chunk_elements = entries_within(memory_budget_mb)
         self._ranks = ranks
         self._of_all_ranks: tuple[Tensor, Tensor] | None = None
         self._handles: list[Any] = []
@@ -164,8 +154,8 @@ class GradientGram:
         if self._ranks is not None:
             self._ranks.check()
         named = list(self._module.named_parameters())
-        _refuse_complex(named)
-        self._refuse_idle_patterns([name for name, _ in named])
+        refuse_complex(named)
+        refuse_idle_patterns(self._exclude, [name for name, _ in named])
         self._accounts = {
             id(parameter): ParameterAccount(
                 name,
@@ -178,7 +168,7 @@ class GradientGram:
                 deferred=self._ranks is not None,
             )
             for name, parameter in named
-            if parameter.requires_grad and not self._is_excluded(name)
+            if parameter.requires_grad and not is_excluded(name, self._exclude)
         }
         trainable = sum(parameter.numel() for _, parameter in named if parameter.requires_grad)
         covered = sum(account.parameter.numel() for account in self._accounts.values())
@@ -186,7 +176,7 @@ class GradientGram:
         self._observer = PassObserver(
             self._module,
             self._accounts,
-            self._names_of_time_first(),
+            time_first_names(self._module, self._time_first),
             self._verify,
             self._micro_batches,
             reuse=self._mode == "reuse" and not self._verify,
@@ -331,7 +321,7 @@ class GradientGram:
         late = [
             name
             for name, parameter in self._module.named_parameters()
-            if parameter.requires_grad and name not in known and not self._is_excluded(name)
+            if parameter.requires_grad and name not in known and not is_excluded(name, self._exclude)
         ]
         if late:
             raise IncompleteGramError(
@@ -354,34 +344,3 @@ class GradientGram:
         sizes = torch.tensor(self._batch_sizes())
         factors = sizes.double() if self._reduction == "mean" else torch.ones(len(sizes), dtype=torch.float64)
         return factors.repeat_interleave(sizes)
-
-    def _names_of_time_first(self) -> set[str]:
-        if not self._time_first:
-            return time_first_layers(self._module)
-        names = [name for name, _ in self._module.named_modules()]
-        found = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self._time_first)}
-        idle = [pattern for pattern in self._time_first if not any(fnmatchcase(name, pattern) for name in names)]
-        if idle:
-            raise DisclosureError(f"time_first={idle} matches no module; the names here begin with {names[:3]}.")
-        return found | time_first_layers(self._module)
-
-    def _is_excluded(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self._exclude)
-
-    def _refuse_idle_patterns(self, names: list[str]) -> None:
-        """A pattern that matches nothing is a typo, and what it was meant to leave out would go unnoticed."""
-        idle = [pattern for pattern in self._exclude if not any(fnmatchcase(name, pattern) for name in names)]
-        if idle:
-            raise DisclosureError(
-                f"exclude={idle} matches no parameter. Patterns are of parameter names, e.g. 'body.2.*' for all of "
-                f"layer 'body.2'; the names here begin with {names[:3]}."
-            )
-
-
-def _refuse_complex(named: list[tuple[str, nn.Parameter]]) -> None:
-    found = [name for name, parameter in named if parameter.requires_grad and parameter.is_complex()]
-    if found:
-        raise UnsupportedLayerError(
-            f"{', '.join(found)}: per-example gradients of complex parameters are not computed. Freeze them, or hold "
-            "real and imaginary part as two real parameters."
-        )

@@ -15,7 +15,7 @@ from gradient_disclosure.callbacks.audit_schedule import AuditSchedule
 from gradient_disclosure.callbacks.audited_layers import checked_layers
 from gradient_disclosure.callbacks.gradient_uniqueness import GradientUniqueness
 from gradient_disclosure.defenses.gnq_censor import Censor
-from gradient_disclosure.gram.engine import Mode, checked_mode
+from gradient_disclosure.gram.options import Mode, checked_mode
 from gradient_disclosure.scores.clipping import GaussianMechanism
 from gradient_disclosure.scores.gnq import Damping
 from gradient_disclosure.scores.scoring import Scoring
